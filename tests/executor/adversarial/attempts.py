@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor_service import ExecutorClient, Outcome
+from executor_service import ExecutorClient, Limits, Outcome
 
 SECRET = "server-secret-7c2e"
 """In the environment of every server under attack."""
@@ -22,6 +22,8 @@ def call(name, *args):
     if result == -1: raise OSError(ctypes.get_errno(), str(name))
     return result
 """
+LONG = Limits(wall_time_s=60)
+"""For programs that do more than a busy machine does in the usual time."""
 
 
 async def printed(executor: ExecutorClient, code: str, **options: object) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
-from tests.executor.adversarial.attempts import MARKER, possible, printed, table
+from tests.executor.adversarial.attempts import LONG, MARKER, possible, printed, table
 from tests.executor.levels import Level
-
-LONG = Limits(wall_time_s=60)
 
 ORPHANS = table(r"""
 === holds_stdout

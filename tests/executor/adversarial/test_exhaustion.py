@@ -271,7 +271,7 @@ try:
 @pytest.mark.parametrize("name", KERNEL_OBJECTS)
 async def test_kernel_objects_are_bounded(executor: ExecutorClient, name: str) -> None:
     code = f"x = []\n{KERNEL_OBJECTS[name]}\nexcept (OSError, MemoryError): print('bounded', flush=True)\nos._exit(0)"
-    result = await contained(executor, code, Limits(open_files=128, wall_time_s=20, memory_bytes=256 * MIB))
+    result = await contained(executor, code, Limits(open_files=128, wall_time_s=60, memory_bytes=256 * MIB))
     assert result.stdout.data == b"bounded\n" or result.outcome is Outcome.MEMORY_LIMIT, result
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from executor_service import ExecutorClient, InputFile, Limits
-from tests.executor.adversarial.attempts import possible, printed
+from tests.executor.adversarial.attempts import LONG, possible, printed
 from tests.executor.levels import Level
 
 LEAVE = """
@@ -144,7 +144,7 @@ for entry in glob.glob("/proc/[0-9]*"):
 
 
 async def test_programs_of_the_same_moment_do_not_meet(executor: ExecutorClient) -> None:
-    texts = await asyncio.gather(*(printed(executor, MEET) for _ in range(2)))
+    texts = await asyncio.gather(*(printed(executor, MEET, limits=LONG) for _ in range(2)))
     assert texts == ["here\n", "here\n"]
 
 
