@@ -7,6 +7,8 @@ repeated only where nothing of it can have happened, or happens once all the sam
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +17,7 @@ import grpc.aio
 from cachetools import LRUCache
 from opentelemetry.trace import Span
 
-from executor_service.client.executors import Fleet, told_when_closed
+from executor_service.client.executors import Fleet, Member, told_when_closed
 from executor_service.errors import DRAINING, ExecutorError, NotFound, error_of_call
 from fairbox.net.channels import open_channel
 from fairbox.net.grpc_errors import error_reason, never_sent
@@ -63,6 +65,19 @@ class Calls:
     def home_of(self, *names: str) -> frozenset[str] | None:
         """The servers that may be asked for the first of these sessions and workspaces that is known; None: all."""
         return next((self.homes[name] for name in names if name in self.homes), None)
+
+    @asynccontextmanager
+    async def reached(self, deadline: float, *, among: frozenset[str] | None) -> AsyncIterator[Member]:
+        """A server that can be reached, for one stream, before `deadline` (the loop's time). The last one that is tried
+        is given in any case: gRPC then says what is wrong."""
+        fleet, avoid = self.fleet, ""
+        for attempt in range(1, _ATTEMPTS + 1):
+            with fleet.take(among=among, avoid=avoid) as member:
+                if await member.connected(deadline) or attempt == _ATTEMPTS:
+                    fleet.check_open()
+                    yield member
+                    return
+                avoid = member.address
 
     async def ask(
         self,

@@ -133,8 +133,9 @@ class ExecutorClient(SessionCalls):
         request = program_to_proto(_program(program))
         seconds = _time_for(request) if call_timeout is None else call_timeout
         where = self._calls.home_of(request.session_id, request.workspace_id)
-        with self._calls.fleet.take(among=where) as member:
-            async for event in stream_execution(member, request, timeout=seconds, target=self.target):
+        deadline = asyncio.get_running_loop().time() + seconds
+        async with self._calls.reached(deadline, among=where) as member:
+            async for event in stream_execution(member, request, deadline=deadline, target=self.target):
                 yield event
 
     async def execute_all(

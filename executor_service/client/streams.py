@@ -31,10 +31,9 @@ class OutputChunk:
 
 
 async def stream_execution(
-    member: Member, request: pb.ExecuteCodeRequest, *, timeout: float, target: str
+    member: Member, request: pb.ExecuteCodeRequest, *, deadline: float, target: str
 ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
-    """Chunks, then the result."""
-    deadline = asyncio.get_running_loop().time() + timeout
+    """Chunks, then the result. `deadline` is the loop's time."""
     passed_on = dict.fromkeys(Stream, 0)
     for attempt in (1, 2):
         to_skip = dict(passed_on)

@@ -178,6 +178,13 @@ async def test_a_call_that_could_not_be_sent_goes_to_another_server(monkeypatch:
     assert all(each.ok for each in ended), ended
 
 
+async def test_a_stream_begins_at_a_server_that_is_there() -> None:
+    with running() as server:
+        async with ExecutorClient(",".join([*absent(2), server.target])) as executor:
+            ended = [(await streamed(executor))[-1] for _ in range(6)]
+    assert all(each.ok for each in ended), ended
+
+
 async def test_a_session_whose_server_is_gone_has_ended() -> None:
     (gone,) = absent(1)
     async with ExecutorClient(",".join(absent(2))) as executor:
