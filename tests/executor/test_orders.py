@@ -11,10 +11,10 @@ import sys
 
 _CODE = """
 import json, os, select, socket, time
-from executor_service.guest.protocol.status_page import Pages
+from executor_service.guest.protocol.status_page import StatusPages
 from executor_service.guest.lease import COUNTS_AT, LeaseDeadline
 from executor_service.guest.meters import Meters
-from executor_service.guest.supervisor import Around, Use
+from executor_service.guest.supervisor import Around, Supervisor
 
 server, init = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 woken, wake = os.pipe()
@@ -31,8 +31,8 @@ meters = Meters({"init": [], "attach": [], "limits": {}, **none})
 page = os.memfd_create("leases")
 os.ftruncate(page, COUNTS_AT + 4)
 around = Around("/", None, lambda: None, None)
-use = Use(
-    init, meters, Pages(), worker, (poll, woken), number=2, around=around, lease=LeaseDeadline(page, 0)
+use = Supervisor(
+    init, meters, StatusPages(), worker, (poll, woken), number=2, around=around, lease=LeaseDeadline(page, 0)
 )
 begin = {"type": "begin", "serves": True, "processes": 0, "tasks": 0, "disk_bytes": 0, "workspace": None}
 for order in ({"type": "rest", "use": 1}, {"type": "end", "use": 1}, {**begin, "use": 2}):
