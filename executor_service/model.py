@@ -1,7 +1,7 @@
 """The facts of the execution tier, independent of gRPC: what is asked for, and what became of it.
 
-Invariants: everything here is immutable and validated by whoever made it (see `validation`); a result always says who
-could have caused it. Times are in seconds, sizes in bytes, program output is bytes and need not be UTF-8.
+Invariants: everything here is immutable and validated by whoever made it (see `wire.validation`); a result always says
+who could have caused it. Times are in seconds, sizes in bytes, program output is bytes and need not be UTF-8.
 """
 
 from __future__ import annotations

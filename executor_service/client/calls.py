@@ -69,7 +69,7 @@ class Calls:
     @asynccontextmanager
     async def reached(self, deadline: float, *, among: frozenset[str] | None) -> AsyncIterator[Member]:
         """A server that can be reached, for one stream, before `deadline` (the loop's time). The last one that is tried
-        is given in any case: gRPC then says what is wrong."""
+        is given in any case: gRPC then says what is wrong. Trying is safe to repeat: nothing is sent meanwhile."""
         fleet, avoid = self.fleet, ""
         for attempt in range(1, _ATTEMPTS + 1):
             with fleet.take(among=among, avoid=avoid) as member:

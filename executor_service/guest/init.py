@@ -185,7 +185,7 @@ class Init:
         if self._bare is not None:
             self._bare.listen()
             if not self._bare.scoped:
-                confinement.supervisor = SignalRelay(self._poll)
+                confinement.relay = SignalRelay(self._poll)
 
     def use_once(self) -> PythonProgram | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""
@@ -210,7 +210,7 @@ class Init:
             os.close(handle)
         around = self._around
         if self._bare is not None:
-            around = Around(self._bare.work, self._bare, self._bare.kill_all, self._confinement.supervisor)
+            around = Around(self._bare.work, self._bare, self._bare.kill_all, self._confinement.relay)
         self._uses += 1
         waits = (self._poll, self._wakeup)
         use = Supervisor(
@@ -256,8 +256,8 @@ class Init:
     def _clear(self) -> None:
         """Everything is dead. What the kernel kept beyond that goes too."""
         if self._bare is not None:
-            if self._confinement.supervisor is not None:
-                self._confinement.supervisor.clear()
+            if self._confinement.relay is not None:
+                self._confinement.relay.clear()
             self._bare.clear()
             return
         self._workspaces.clear()

@@ -1,7 +1,7 @@
 """Runs, in the zygote, what every worker will run: an interpreter is faster, and writes less, the second time.
 
 CPython rewrites the code of a function as it is called, and makes some objects at first use: here once for all workers.
-What is run and written to in memory each time is learned as well; see `machine_code` and `ahead`.
+What is run and written to in memory each time is learned as well; see `machine_code` and `prefault`.
 """
 
 from __future__ import annotations

@@ -51,12 +51,12 @@ class Around:
         work: str,
         workspaces: WorkspaceMounts | BareInit,
         kill_all: Callable[[], None],
-        supervisor: SignalRelay | None,
+        relay: SignalRelay | None,
     ) -> None:
         self.work = work
         self.workspaces = workspaces
         self.kill_all = kill_all
-        self.supervisor = supervisor
+        self.relay = relay
 
 
 class Supervisor:
@@ -126,8 +126,8 @@ class Supervisor:
             self._hear_signals()
             if not self._heard_stop():
                 self._reap(os.WNOHANG | os.WUNTRACED)
-        supervisor = self._around.supervisor
-        if supervisor is not None and supervisor.serve(ready) and time.monotonic() < self._due:
+        relay = self._around.relay
+        if relay is not None and relay.serve(ready) and time.monotonic() < self._due:
             return
         self._due = 0.0
         self._look()

@@ -124,17 +124,17 @@ def _arrange(streams: list[int], confinement: Confinement) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.dup2(data, _DATA, inheritable=False)
-    kept = confinement.proc if confinement.supervisor is None else confinement.supervisor.end.fileno()
+    kept = confinement.proc if confinement.relay is None else confinement.relay.end.fileno()
     if kept >= 0:
         confinement.proc = os.dup2(kept, _KEPT, inheritable=False)
     sys_.close_from(_KEPT + (kept >= 0))
 
 
 def _install_filter(confinement: Confinement) -> None:
-    if confinement.supervisor is None:
+    if confinement.relay is None:
         confinement.filter.install()
     else:
-        confinement.supervisor.hand_over(confinement.filter.install_supervised(), _KEPT)
+        confinement.relay.hand_over(confinement.filter.install_supervised(), _KEPT)
 
 
 def _stdin(data: memoryview, *, reopen: bool) -> None:

@@ -17,6 +17,7 @@ from fairbox.net.grpc_errors import (
     abort_fields,
     error_reason,
     field_errors,
+    never_sent,
     retry_after,
     why_unavailable,
 )
@@ -103,3 +104,20 @@ FAILED = "failed to connect to all addresses; last error"
 )
 def test_of_a_connection_that_fails_the_reason_is_told_and_who_said_it(details: str, why: str) -> None:
     assert why_unavailable(details) == why
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "unsent"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, f"{FAILED}: UNKNOWN: ipv4:127.0.0.1:1: Connection refused", True),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", False),
+        (grpc.StatusCode.UNAVAILABLE, f"limiter a:1 is not available: {FAILED}: Connection refused", False),
+        (grpc.StatusCode.INTERNAL, f"{FAILED}: Connection refused", False),
+        (grpc.StatusCode.UNAVAILABLE, None, False),
+    ],
+)
+def test_a_call_was_never_sent_only_if_grpc_itself_had_no_connection(
+    code: grpc.StatusCode, details: str | None, unsent: bool
+) -> None:
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+    assert never_sent(error) is unsent

@@ -47,7 +47,7 @@ class Confinement:
         """Instead of namespaces."""
         self.proc = -1 if privileged or bare else proc
         """A proc that can be written, for who has to write down whom it is."""
-        self.supervisor: SignalRelay | None = None
+        self.relay: SignalRelay | None = None
         """Supervisor of signals, if the filter leaves them to it."""
 
 
