@@ -258,7 +258,7 @@ class RolloutMetrics:
             self._means[prefix + name].append(value)
 
     def flat(self) -> dict[str, float]:
-        """Names and values; docs/localization.md says what each means."""
+        """Names and values; docs/reference/localization.md says what each means."""
         count = len(self._tokens)
         figures: dict[str, float] = {
             "generate/num_trajectories": self.trajectories,

@@ -65,7 +65,7 @@ for a dot: `EXECUTOR_LIMITS__PROCESSES=32`), and a key of `--config FILE` (YAML 
 variables over files. You choose what stands for NAME. `fairbox exec` has options instead: `fairbox exec --help`."""
 _METRICS = """# Metrics
 
-Made by `make docs` from the metrics themselves; [operations.md](../operations.md#figures) says which to watch. They are
+Made by `make docs` from the metrics themselves; [operations.md](../how-to/operations.md#figures) says which to watch. They are
 at `/metrics` of `metrics_listen`, with the `process_*` metrics of prometheus-client. A histogram has `_bucket` with the
 label `le`, `_sum` and `_count`. `*_spans_total` are there while tracing is on, and those by tenant with
 `metrics_tenants`. A limiter that does not lead has the first three and the last three. `fairbox train` has those of
@@ -75,8 +75,8 @@ _API = """# Services
 Made by `make docs` from the files in `proto/`, which say the same."""
 _OUTCOMES = """# Outcomes
 
-Made by `make docs` from the code. More is said of [programs](../executor.md#outcomes), [grading](../grading.md) and
-[trajectories](../rollout.md#causes-and-masks). The cause is TASK, not POLICY, if a limit is reached before the first
+Made by `make docs` from the code. More is said of [programs](../how-to/programs.md#outcomes), [grading](../how-to/grading.md) and
+[trajectories](../how-to/rollout.md#causes-and-masks). The cause is TASK, not POLICY, if a limit is reached before the first
 turn, or if the program that fails is a case's own. The reason beside a status is that of `google.rpc.ErrorInfo`, with
 RESOURCE_EXHAUSTED the subject of `google.rpc.QuotaFailure`; the error is the one that `ExecutorClient` raises."""
 _ENUMS = {

@@ -1,4 +1,4 @@
-"""docs/operations.md against the code: the words of faults, the headings that alerts name, the settings."""
+"""docs/how-to/operations.md against the code: the words of faults, the headings that alerts name, the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limiter.config import LimiterConfig
 from rollout.config import RolloutConfig
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
 MONITORING = ROOT / "deploy" / "monitoring"
 SHORTEST = 6
 """Characters of a piece of a message that are looked for: shorter ones are everywhere."""
@@ -56,7 +56,7 @@ def test_every_alert_names_a_heading_that_is_there() -> None:
     assert len(rules) > 15
     for rule in rules:
         page, _, heading = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/operations.md"
+        assert page == "docs/how-to/operations.md"
         assert heading in headings, rule["alert"]
         assert rule["for"]
         assert rule["labels"]["severity"] in ("critical", "warning", "info")

@@ -152,7 +152,7 @@ def test_no_file_tells_of_the_machine_it_was_written_on() -> None:
 
 
 def test_every_test_that_the_page_on_security_names_exists() -> None:
-    page, missing, file = (ROOT / "docs" / "security.md").read_text(encoding="utf-8"), [], ""
+    page, missing, file = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8"), [], ""
     for named, test, case in re.findall(r"`(?:([\w/]+)::)?(test_\w+)(?:\[(\w+)\])?`", page):
         file = named or file  # several of one file follow each other
         if f"`{test}`" in page and not named and list((ROOT / "tests").rglob(f"{test}.py")):
@@ -167,7 +167,7 @@ def test_every_test_that_the_page_on_security_names_exists() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])
 def test_every_file_that_a_map_names_exists(page: str) -> None:
     """Pages shorten a path to its end."""
     there = [f"/{path.relative_to(ROOT).as_posix()}" for path in tracked()]

@@ -20,7 +20,7 @@ class ViewConfig:
 
     path: str = setting(help="A folder with {step}.jsonl, or one such file; also the first word without a name.")
     step: str | None = setting(None, help="The step to begin with; none: the newest.")
-    filter: str = setting("", help="The filter to begin with; docs/viewer.md has the language.")
+    filter: str = setting("", help="The filter to begin with; docs/how-to/viewer.md has the language.")
     follow: bool = setting(False, help="Go to new rows and new steps as they are written.")
     tokenizer: str | None = setting(
         None, help="Folder of the tokenizer, or smollm2; none: that of the model that a row names."

@@ -204,7 +204,7 @@ def _problem(findings: Findings, rewrites: Rewrites) -> str | None:
         PieceKind.BETWEEN: f"what it writes after turn {difference.turn} depends on the rest of the conversation",
     }[difference.kind]
     text = f"the chat template is not append-only: {what}: {difference.expected!r} became {difference.found!r}"
-    return f"{text}; rewrites=keep keeps the tokens as they were (docs/chat-templates.md)"
+    return f"{text}; rewrites=keep keeps the tokens as they were (docs/how-to/chat-templates.md)"
 
 
 def _check_text(messages: Sequence[Message]) -> None:

@@ -58,7 +58,7 @@ def test_another_package_of_the_name_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_environment_and_a_reward_of_the_current_folder_are_found(shadowed: Path) -> None:
-    (shadowed / "sums.py").write_text(examples("environments.md", "python")[0])
+    (shadowed / "sums.py").write_text(examples("how-to/environments.md", "python")[0])
     done = run(shadowed, FAIRBOX, "rollout", "env=sums:Sums", "env_config.count=0")
     assert done.stderr == "fairbox rollout: env_config.count is 0, must be at least 1\n"
     (shadowed / "my_rewards.py").write_text("def brevity(answer):\n    return 1.0\n")

@@ -178,7 +178,7 @@ def test_an_interruption_kills_the_program_and_nothing_else(server: Server) -> N
 
 
 def test_the_pages_example(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = examples("executor.md", "python", {"127.0.0.1:50051": server.target})
+    blocks = examples("how-to/programs.md", "python", {"127.0.0.1:50051": server.target})
     (example,) = [block for block in blocks if "with Executor(" in block]
     exec(example, {})
     assert capsys.readouterr().out == "hello\n\nb'42'\n"

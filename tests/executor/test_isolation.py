@@ -1,4 +1,4 @@
-"""What a hostile program can't do. docs/security.md names the test of each of its lines."""
+"""What a hostile program can't do. docs/explanation/security.md names the test of each of its lines."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ async def test_a_branch_has_its_own_workspace(executor: ExecutorClient, workspac
 async def test_the_mount_path_is_shared_by_a_family(
     executor: ExecutorClient, workspace: Workspace, level: Level
 ) -> None:
-    """What docs/workspaces.md says of it: absolute paths in a branch are those of the first session."""
+    """What docs/how-to/workspaces.md says of it: absolute paths in a branch are those of the first session."""
     if level.landlock:
         pytest.skip("nothing is mounted at this level")
     async with executor.session(workspace_id=workspace.workspace_id) as session:

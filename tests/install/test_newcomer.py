@@ -108,15 +108,15 @@ def test_the_limiter_and_both_doors_are_up(folder: Path) -> None:
         ("README.md", "fairbox doctor", "executor"),
         ("README.md", "fairbox exec hello.cpp", "hello\n"),
         ("README.md", "fairbox exec --language rust", "hello\n"),
-        ("docs/install.md", "fairbox exec --up", "42\n"),
-        ("docs/executor.md", "fairbox exec --timeout", "['--verbose'] typed\n"),
-        ("docs/languages.md", "fairbox exec hello.cpp", "hello\n"),
-        ("docs/capture.md", "fairbox capture --help", "listen"),
-        ("docs/rollout.md", "fairbox rollout --help", "--up"),
-        ("docs/environments.md", "fairbox rollout env=gsm8k --help", "env-config"),
-        ("docs/viewer.md", "fairbox view --help", "filter"),
-        ("docs/sandboxfusion.md", "curl -d", '"stdout":"1\\n"'),
-        ("docs/grading.md", "grpcurl", "VERDICT_PASSED"),
+        ("docs/how-to/install.md", "fairbox exec --up", "42\n"),
+        ("docs/how-to/programs.md", "fairbox exec --timeout", "['--verbose'] typed\n"),
+        ("docs/how-to/languages.md", "fairbox exec hello.cpp", "hello\n"),
+        ("docs/how-to/capture.md", "fairbox capture --help", "listen"),
+        ("docs/how-to/rollout.md", "fairbox rollout --help", "--up"),
+        ("docs/how-to/environments.md", "fairbox rollout env=gsm8k --help", "env-config"),
+        ("docs/how-to/viewer.md", "fairbox view --help", "filter"),
+        ("docs/how-to/sandboxfusion.md", "curl -d", '"stdout":"1\\n"'),
+        ("docs/how-to/grading.md", "grpcurl", "VERDICT_PASSED"),
     ],
 )
 def test_a_command_does_what_the_page_says(
@@ -156,10 +156,10 @@ def test_grpcurls_lines_of_the_readme(newcomer: Environment, folder: Path) -> No
     [
         ("README.md", 0, "", "FINISHED POLICY hello"),
         ("README.md", 1, "", "FINISHED POLICY b'42\\n'"),
-        ("docs/executor.md", 0, "", "FINISHED POLICY hello"),
-        ("docs/executor.md", 1, "", "hello"),
-        ("docs/limiter.md", 0, "", ""),
-        ("docs/grading.md", 0, "", "True"),
+        ("docs/how-to/programs.md", 0, "", "FINISHED POLICY hello"),
+        ("docs/how-to/programs.md", 1, "", "hello"),
+        ("docs/how-to/limiter.md", 0, "", ""),
+        ("docs/how-to/grading.md", 0, "", "True"),
     ],
 )
 def test_a_program_of_a_page_runs(
@@ -211,7 +211,7 @@ def test_what_is_lacking_is_a_sentence(words: str, sentence: str, newcomer: Envi
 
 def test_the_services_by_themselves(newcomer: Environment, folder: Path) -> None:
     """The executor's first line, at other ports than those of `up`."""
-    words = shlex.split(line("docs/executor.md", "python -m executor_service"))
+    words = shlex.split(line("docs/how-to/programs.md", "python -m executor_service"))
     more = ["listen=127.0.0.1:0", "health_listen=127.0.0.1:0", "metrics_listen="]
     with (folder / "executor.log").open("w") as log:
         server = subprocess.Popen([*words, *more], cwd=folder, env=newcomer.variables, stderr=log)

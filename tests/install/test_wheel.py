@@ -56,7 +56,7 @@ def test_its_description_holds_where_there_are_no_other_files(dist: Dist) -> Non
 def test_an_sdist_and_a_git_url_make_the_same_wheel(dist: Dist, tmp_path: Path) -> None:
     with tarfile.open(dist.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Makefile", "README.md", "k8s/20-limiter.yaml", "tests/conftest.py", "docs/install.md"} <= names
+    assert {"Makefile", "README.md", "k8s/20-limiter.yaml", "tests/conftest.py", "docs/how-to/install.md"} <= names
     sources = {"sdist": str(dist.sdist)}
     if (ROOT / ".git").exists():
         sources["git"] = f"git+file://{ROOT}"

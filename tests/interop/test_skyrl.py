@@ -117,7 +117,7 @@ async def test_environment_of_the_page_works(gym: Any, stack: LocalStack) -> Non
     addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
     names: dict[str, Any] = {}
     gym.envs.deregister("fairbox")
-    exec(examples("skyrl.md", "python", addresses)[0], names)
+    exec(examples("how-to/skyrl.md", "python", addresses)[0], names)
     assert names["env"].step(CALL.format("print(6 * 7)"))["observations"] == [{"role": "tool", "content": "42"}]
     assert names["env"].step("#### 42")["reward"] == 1.0
     names["env"].close()

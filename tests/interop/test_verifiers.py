@@ -176,7 +176,7 @@ async def test_the_python_of_the_page_runs(stack: LocalStack, tokenizer: HubToke
             "SmolLM2-135M-Instruct": player.engine.model_name,
         }
         program: dict[str, Any] = {"__name__": "page"}
-        exec(examples("verifiers.md", "python", places)[0], program)
+        exec(examples("how-to/verifiers.md", "python", places)[0], program)
         traces = await program["main"]()
     assert [trace.ok for trace in traces] == [True] * 4
     assert [trace.reward for trace in traces] == [1.0, 0.0, 0.0, 0.0]
@@ -184,7 +184,7 @@ async def test_the_python_of_the_page_runs(stack: LocalStack, tokenizer: HubToke
 
 
 async def test_the_evaluation_of_the_page_is_taken() -> None:
-    config = EvalConfig.model_validate(tomllib.loads(examples("verifiers.md", "toml")[0]))
+    config = EvalConfig.model_validate(tomllib.loads(examples("how-to/verifiers.md", "toml")[0]))
     agent = config.env.agent
     assert (type(agent.harness), agent.runtime.type) == (FairboxHarnessConfig, "subprocess")
     assert agent.harness.tool["executor"] == "127.0.0.1:50051"

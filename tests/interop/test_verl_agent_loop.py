@@ -149,7 +149,7 @@ async def test_worker_gets_exact_rows_of_tool_calling_trajectories(
 
 
 async def test_loop_file_of_the_page_is_taken() -> None:
-    page = next(block for block in examples("verl.md", "yaml") if "FairboxAgentLoop" in block)
+    page = next(block for block in examples("how-to/verl.md", "yaml") if "FairboxAgentLoop" in block)
     (loop,) = yaml.safe_load(page)
     target = f"{FairboxAgentLoop.__module__}.{FairboxAgentLoop.__qualname__}"
     assert (loop["name"], loop["_target_"]) == ("fairbox", target)

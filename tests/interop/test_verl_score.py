@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.asyncio(loop_scope="module"), pytest
 
 def config(reward: str) -> Any:
     loaded = OmegaConf.load(Path(verl.__file__).parent / "trainer/config/_generated_ppo_trainer.yaml")
-    (page,) = (block for block in examples("verl.md", "yaml") if "custom_reward_function" in block)
+    (page,) = (block for block in examples("how-to/verl.md", "yaml") if "custom_reward_function" in block)
     ours = yaml.safe_load(page)
     ours["reward"]["custom_reward_function"]["reward_kwargs"]["reward"] = reward
     return OmegaConf.merge(loaded, ours)

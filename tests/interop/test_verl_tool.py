@@ -108,7 +108,7 @@ async def test_tools_registration(tmp_path: Path) -> None:
 
 async def test_the_tool_file_of_the_page_is_taken(tmp_path: Path, stack: LocalStack) -> None:
     addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
-    page = next(block for block in examples("verl.md", "yaml", addresses) if block.startswith("tools:"))
+    page = next(block for block in examples("how-to/verl.md", "yaml", addresses) if block.startswith("tools:"))
     path = tmp_path / "tools.yaml"
     path.write_text(page)
     assert (await Loop(load_all_tools(str(path), None)).call({"code": "print(6 * 7)"}))[0] == "42"

@@ -143,8 +143,8 @@ async def test_reward_of_the_run_is_taken(prepared: Prepared) -> None:
 
 
 async def test_the_page_does_what_it_says(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = examples("code-search.md", "python", {})
-    (template,) = examples("code-search.md", "jinja", {})
+    (code,) = examples("how-to/code-search.md", "python", {})
+    (template,) = examples("how-to/code-search.md", "jinja", {})
     monkeypatch.chdir(prepared.folder)
     setup = prepared.setup(prepared.commits[0])
     names: dict[str, Any] = {"path": setup.data, "Path": Path}

@@ -1,4 +1,4 @@
-"""The examples of docs/rewards.md and docs/environments.md do what the pages say."""
+"""The examples of docs/how-to/rewards.md and docs/how-to/environments.md do what the pages say."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def test_the_rewards_of_the_page_are_composed(folder: Path) -> None:
-    (folder / "my_rewards.py").write_text(examples("rewards.md", "python")[0])
+    (folder / "my_rewards.py").write_text(examples("how-to/rewards.md", "python")[0])
     path = folder / "rewards.yaml"
-    path.write_text(examples("rewards.md", "yaml")[0])
+    path.write_text(examples("how-to/rewards.md", "yaml")[0])
     composed = load_reward(str(path))
     found = await composed.score(Sample("so 6", "6"))
     assert found.value == pytest.approx(1.0 + 0.2 * (1 - 4 / 400))
@@ -49,11 +49,11 @@ async def test_the_rewards_of_the_page_are_composed(folder: Path) -> None:
     path.write_text(path.read_text().replace("most: 400", "beta: 400"))
     with pytest.raises(ConfigError) as mistake:
         load_reward(str(path))
-    assert str(mistake.value).replace(f"{folder}/", "") == examples("rewards.md", "text")[0].strip()
+    assert str(mistake.value).replace(f"{folder}/", "") == examples("how-to/rewards.md", "text")[0].strip()
 
 
 async def test_the_environment_of_the_page_plays(folder: Path, tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
-    (folder / "sums.py").write_text(examples("environments.md", "python")[0])
+    (folder / "sums.py").write_text(examples("how-to/environments.md", "python")[0])
     words = ["env=sums:Sums", "env_config.count=3"]
     config, kind, settings = load_run(RolloutConfig, prefix="ROLLOUT", prog="t", description="", argv=words, env={})
     assert (config.env, kind.name, settings.count) == ("sums:Sums", "sums", 3)
@@ -75,5 +75,5 @@ def test_an_environment_is_made_in_python_as_the_page_says(tmp_path: Path, monke
     (tmp_path / "test.jsonl").write_text('{"question": "6 * 7?", "answer": "#### 42"}\n')
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(examples("environments.md", "python")[1], names)
+    exec(examples("how-to/environments.md", "python")[1], names)
     assert [task.ground_truth for task in names["tasks"]] == ["42"]

@@ -1,4 +1,4 @@
-"""The examples of docs/trainers.md do what the page says."""
+"""The examples of docs/how-to/trainers.md do what the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALL = '<tool_call>\n{"name": "code_interpreter", "arguments": {"code": "print(6
 async def test_the_page_rolls_out_and_batches(tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
     async with LocalStack() as stack:
         addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
-        roll, batch, _, run = examples("trainers.md", "python", addresses)
+        roll, batch, _, run = examples("how-to/trainers.md", "python", addresses)
         names: dict[str, Any] = {}
         exec(roll, names)
         engine = ScriptedEngine(tokenizer, [CALL, "#### 42"], vocab_size=49152)
@@ -38,7 +38,7 @@ async def test_the_page_rolls_out_and_batches(tokenizer: HubTokenizer, chat: Cha
 
 
 def test_the_pages_advantages_do_not_see_what_the_service_failed() -> None:
-    _, batch, advantages, _ = examples("trainers.md", "python")
+    _, batch, advantages, _ = examples("how-to/trainers.md", "python")
     good, bad = result([1], sampled([2]), reward=1.0), result([1], sampled([2]), reward=0.0)
     names: dict[str, Any] = {"torch": torch, "tokenizer": type("Padded", (), {"pad_token_id": 0})}
     exec(advantages, names)

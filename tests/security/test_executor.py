@@ -177,7 +177,7 @@ async def test_a_tenants_requests_are_its_own(guarded: Guarded) -> None:
 
 
 @pytest.mark.xfail(
-    reason="the table of request ids has one space of names: docs/authentication.md", raises=InvalidRequest
+    reason="the table of request ids has one space of names: docs/how-to/authentication.md", raises=InvalidRequest
 )
 async def test_a_request_id_tells_nothing(guarded: Guarded) -> None:
     async with guarded.client("team") as team, guarded.client() as anybody:

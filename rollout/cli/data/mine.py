@@ -1,6 +1,6 @@
 """`fairbox data mine`: code search tasks of a repository's history.
 
-Writes train.parquet and validation.parquet into a folder; docs/datasets.md has the columns and the filters.
+Writes train.parquet and validation.parquet into a folder; docs/how-to/datasets.md has the columns and the filters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`fairbox data swebench`: code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like.
 
-Writes train.parquet, validation.parquet and left_out.jsonl into a folder; docs/datasets.md has the columns.
+Writes train.parquet, validation.parquet and left_out.jsonl into a folder; docs/how-to/datasets.md has the columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row of code search: what is asked, of which repository, and what should be found (docs/datasets.md)."""
+"""A row of code search: what is asked, of which repository, and what should be found (docs/how-to/datasets.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rows of code search data as the environment takes them. A bad row is named before anything starts.
 
 Needed are `instance_id`, `problem_statement`, `repo` and `base_commit` (or null); what else a row has is kept for
-reward functions, each of which says what it needs (docs/datasets.md has the columns).
+reward functions, each of which says what it needs (docs/how-to/datasets.md has the columns).
 """
 
 from __future__ import annotations

@@ -6,5 +6,5 @@
 | `rollout.interop.skyrl.generator.FairboxGenerator` | plays trajectories in place of `SkyRLGymGenerator` |
 | `rollout.interop.skyrl.env:FairboxEnv` | `entry_point` of an environment of skyrl-gym |
 
-docs/skyrl.md shows each.
+docs/how-to/skyrl.md shows each.
 """

@@ -6,5 +6,5 @@
 | `rollout.interop.verifiers.taskset.FairboxTaskset` | loads the problems; a subclass may load others |
 
 verifiers finds both under the id `fairbox-verifiers`, which is the package `fairbox_verifiers`: its ids are names of
-packages, without a dot. docs/verifiers.md shows each.
+packages, without a dot. docs/how-to/verifiers.md shows each.
 """

@@ -36,7 +36,7 @@ with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
 OUTCOMES = "tool_outcomes"
 """Key of `trace.info` with the outcome of each tool call, in order."""
 TRAJECTORY_HEADER = "x-fairbox-trajectory"
-"""Header of the capture gateway (docs/capture.md). Other endpoints ignore it."""
+"""Header of the capture gateway (docs/how-to/capture.md). Other endpoints ignore it."""
 
 
 class FairboxHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]

@@ -7,5 +7,5 @@
 | `rollout.interop.verl.reward` | `path` of `custom_reward_function`: rewards out of a YAML file |
 | `rollout.interop.verl.convert` | `DataProto` and `AgentLoopOutput` out of trajectories |
 
-docs/verl.md shows each.
+docs/how-to/verl.md shows each.
 """

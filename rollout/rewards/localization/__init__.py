@@ -1,6 +1,6 @@
 """Rewards of code search: answers in four dialects against the files, modules, entities and lines that were edited.
 
-Importing it registers the functions; docs/localization.md has their formulas.
+Importing it registers the functions; docs/reference/localization.md has their formulas.
 """
 
 from rollout.rewards.localization.conduct import (

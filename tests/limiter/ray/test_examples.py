@@ -1,4 +1,4 @@
-"""The examples of docs/limiter.md run as they are written."""
+"""The examples of docs/how-to/limiter.md run as they are written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An agent of the OpenHands SDK on a trajectory of the capture gateway: `openhands_agent.py BASE_URL MODEL QUESTION`.
 
-A program of its own, because the SDK needs Python 3.12 and packages of its own; docs/capture.md shows the same.
+A program of its own, because the SDK needs Python 3.12 and packages of its own; docs/how-to/capture.md shows the same.
 """
 
 from __future__ import annotations
