@@ -31,7 +31,7 @@ from executor_service.machine.doctor import DoctorConfig
 from executor_service.rpc import problems
 from executor_service.rpc.metrics import executor_metrics
 from executor_service.runs.tally import RunTally
-from executor_service.sandbox.pool import PoolStatistics
+from executor_service.sandbox.shelf import PoolStatistics
 from executor_service.v1.executor_pb2 import GetStatusResponse
 from fairbox.security.server import security_metrics
 from fairbox.settings import Leaf, leaves
