@@ -21,7 +21,7 @@ _RECENT = 0.1
 _ADVICE_RANGE_S = (0.05, 30.0)
 
 
-class QueueFull(Exception):  # noqa: N818 - a decision
+class QueueFull(Exception):
     """The request has no place in the queue, or lost it to another tenant. `retry_after_s` is an estimate."""
 
     status = 429

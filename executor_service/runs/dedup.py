@@ -20,11 +20,11 @@ _ENTRY_BYTES = 512
 """Bytes that an entry costs beside its result; counted, so that many small results are bounded too."""
 
 
-class IdReused(Exception):  # noqa: N818 - a decision
+class IdReused(Exception):
     """The id was used for another request."""
 
 
-class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
+class ResultGone(Exception):
     """A program with this request_id ran, and its result is no longer kept."""
 
 

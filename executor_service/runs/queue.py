@@ -40,18 +40,18 @@ Follower = Callable[[OutputLog], None]
 """Is called in the event loop with the output of a run so far, whenever there is more. Must not block or raise."""
 
 
-class Abandoned(Exception):  # noqa: N818 - a fact about a run
+class Abandoned(Exception):
     """The call that brought the run was cancelled before its program started, and another call had just joined it."""
 
     def __init__(self) -> None:
         super().__init__("the run was given up by its first caller before it started; ask again")
 
 
-class Draining(Exception):  # noqa: N818 - a state of the server
+class Draining(Exception):
     """The server is ending; the program was not started."""
 
 
-class QueueTimeout(Exception):  # noqa: N818 - a decision
+class QueueTimeout(Exception):
     """The request waited for as long as this server lets anybody wait; the program was not started."""
 
     status = 429

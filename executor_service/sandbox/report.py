@@ -124,7 +124,7 @@ Take = Callable[[Report, int], Awaitable[None]]
 of the work folder; both stay until it returns."""
 
 
-class SandboxFailure(Exception):  # noqa: N818 - it is a fact about one sandbox, not a mistake of the caller
+class SandboxFailure(Exception):
     """A sandbox did not do its job. `stage` names the step; `started` whether the program may have run."""
 
     def __init__(self, stage: str, number: int, text: str, *, started: bool) -> None:

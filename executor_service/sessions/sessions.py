@@ -39,7 +39,7 @@ _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""
 
 
-class SessionFailed(Exception):  # noqa: N818 - a fact about one session
+class SessionFailed(Exception):
     """The session could not be made; the text says at which step."""
 
 

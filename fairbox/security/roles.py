@@ -23,7 +23,7 @@ class Role(StrEnum):
     """Sees and changes what belongs to everybody: buckets, leases, sessions."""
 
 
-class TenantRefused(Exception):  # noqa: N818 - a decision
+class TenantRefused(Exception):
     """A request names a tenant that its token is not for. The text names the field, its value and what is allowed."""
 
 

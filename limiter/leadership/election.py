@@ -58,11 +58,11 @@ class Record:
     """That of all leaders; empty: none has made one yet."""
 
 
-class Conflict(Exception):  # noqa: N818 - a fact about the record
+class Conflict(Exception):
     """The record is not the one that the write would have replaced. Nothing was written."""
 
 
-class StoreUnavailable(Exception):  # noqa: N818 - a fact about the store
+class StoreUnavailable(Exception):
     """The store gave no answer; the text says why. A write may have happened, and may happen yet."""
 
 

@@ -45,11 +45,11 @@ class Term:
     """Proves what leaders give; each has that of the one before."""
 
 
-class LeadershipLost(Exception):  # noqa: N818 - a fact about the world
+class LeadershipLost(Exception):
     """Another process leads, or may; the text says why. Whoever gets it must stop granting."""
 
 
-class RosterNotKept(Exception):  # noqa: N818 - a fact about the store
+class RosterNotKept(Exception):
     """The roster could not be kept; the text says why. Who leads goes on leading, with the roster that was kept before:
     nobody else can join, and whoever has left is waited for by the next leader."""
 

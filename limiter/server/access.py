@@ -20,11 +20,11 @@ ADMIN_ACCESS: Mapping[str, frozenset[Role]] = {"/limiter.v1.LimiterAdminService/
 _NEEDS = {SessionKind.CLIENT: Role.CLIENT, SessionKind.EXECUTOR: Role.EXECUTOR}
 
 
-class RoleRefused(Exception):  # noqa: N818 - a decision
+class RoleRefused(Exception):
     """A session is of a kind that the token's role may not open. The text names the field and what is needed."""
 
 
-class TokenRevoked(Exception):  # noqa: N818 - a decision
+class TokenRevoked(Exception):
     """The token with which a stream was opened is not good any more."""
 
 

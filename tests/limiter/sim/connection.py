@@ -23,7 +23,7 @@ _RETRY_WITHIN_S = 1.0
 _SYN, _PING, _PONG, _FIN, _RESET = "syn", "ping", "pong", "fin", "reset"
 
 
-class Broken(Exception):  # noqa: N818 - a fact about the network
+class Broken(Exception):
     """The connection has ended."""
 
 
