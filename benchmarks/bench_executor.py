@@ -1,4 +1,4 @@
-"""What a program costs through the executor, beside what it costs as a plain subprocess of this machine.
+"""Measures the cost of a program through the executor, beside that of a plain subprocess on this machine.
 
 `python -m benchmarks.bench_executor [N]` starts a server of its own, runs N programs (default 200) for each line,
 prints a table and writes benchmarks/out/executor.json. Both sides run the same source with the same interpreter, in

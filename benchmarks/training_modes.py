@@ -1,8 +1,7 @@
-"""What asynchronous training gains over the synchronous loop where tools take as long as the model, and as unevenly as
-tools do.
+"""Gain of asynchronous training over the synchronous loop, with tools as slow as the model and as uneven as real tools.
 
-Both train the same practice policy (1.8 million weights) by the loop of `fairbox train`, with the real limiter and
-executor, the same settings and seeds, for the same number of trajectories. Two kinds of waiting are put in:
+Both train the same practice policy (1.8 million weights) with the loop of `fairbox train`, the real limiter and
+executor, the same settings and seeds, for the same number of trajectories. Two kinds of waiting are added:
 
 - each turn takes as long as a served model would take for its tokens (`PACE` a second for each sequence). In earnest,
   rollouts have GPUs of their own; here they share two cores with the update, which costs several times their CPU, and
@@ -125,7 +124,7 @@ class PacedEngine:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run came to."""
+    """Result of a run."""
 
     per_min: float
     """Trajectories that were trained on in a minute, from the first one's start to the last step's end."""
