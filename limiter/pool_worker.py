@@ -94,7 +94,7 @@ class WorkerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing has gone wrong since it was started."""
+        """True if nothing has gone wrong since it was started."""
         return not self._stopped and self._process.poll() is None
 
     def run(self, message: bytes) -> bytes:

@@ -97,7 +97,7 @@ class Watch:
         return ""
 
     def late(self, now: float) -> bool:
-        """Whether the wall time is over, as far as is known of what it waited for a processor."""
+        """Says whether the wall time is over, allowing for the known time spent waiting for a processor."""
         return now - self.started >= self._wall_s + self._credit_s
 
     def wait_s(self, now: float) -> float:

@@ -64,7 +64,7 @@ class DedupTable(Generic[Run, Result]):
         return entry.run, entry.result
 
     def knows(self, request_id: str) -> bool:
-        """Whether the id is in the table. Counts nothing."""
+        """Says whether the id is in the table. Counts nothing."""
         return request_id in self._running or request_id in self._ended
 
     def begin(self, request_id: str, fingerprint: bytes, run: Run) -> None:

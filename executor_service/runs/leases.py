@@ -52,7 +52,7 @@ class Claim(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the limiter has still to be heard before it is `confirmed()`."""
+        """True if the limiter must still answer before it is `confirmed()`."""
         ...
 
     async def confirmed(self) -> None:
@@ -71,7 +71,7 @@ class Claim(Protocol):
 class LeaseGate(Protocol):
     @property
     def needs_queue(self) -> bool:
-        """Whether a run that brings no lease has to wait for one."""
+        """True if a run that brings no lease has to wait for one."""
         ...
 
     def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:

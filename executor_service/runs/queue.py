@@ -88,7 +88,7 @@ class _Run(Flight[ExecutionResult]):
 
     @property
     def started(self) -> bool:
-        """Whether the program may have run."""
+        """True if the program may have run."""
         return self.attempt is not None and self.attempt.started
 
     def refuse(self, refusal: QueueFull) -> None:
@@ -216,7 +216,7 @@ class ExecutionQueue:
         return Load(running - min(self._answered, running), queued, most)
 
     def knows(self, request_id: str) -> bool:
-        """Whether a run with this id is in flight, or has ended and is remembered."""
+        """Says whether a run with this id is in flight, or has ended and is remembered."""
         return self._table.knows(request_id)
 
     @property

@@ -58,7 +58,7 @@ class WorkspaceMount:
     target: str
     """Path at which programs find it."""
     branches: bool = False
-    """Whether what has it may be branched."""
+    """True if the run or session that mounts it may be branched."""
     most_bytes: int = 0
     """Most bytes of a private copy, made if nothing can be mounted."""
     read_only: bool = False

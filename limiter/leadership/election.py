@@ -167,7 +167,7 @@ class Election:
 
     @property
     def kept(self) -> bool:
-        """Whether the roster that was last given to `keep()` is in the record."""
+        """True if the roster last given to `keep()` is in the record."""
         if self._roster is None or self._record is None:
             return self._roster is None
         return not self._look_first and self._record.roster == self._roster

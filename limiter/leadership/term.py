@@ -40,7 +40,7 @@ class Term:
     """Executors that the leader before let in and whose end it had not seen. Empty: there were none, and nothing
     runs. None: nobody knows, so that the longest time that a program can outlive a leader has to pass."""
     follows: bool = True
-    """Whether there may have been a leader before, whose clients come back and are waited for."""
+    """True if there may have been a leader before, whose clients come back and are waited for."""
     key: bytes = field(default=b"", repr=False)
     """Proves what leaders give; each has that of the one before."""
 
@@ -64,7 +64,7 @@ class Leadership(Protocol):
 
     @property
     def keeps_roster(self) -> bool:
-        """Whether `store()` keeps anything. If not, executors need not wait for it."""
+        """True if `store()` keeps anything. If not, executors need not wait for it."""
         ...
 
     @property

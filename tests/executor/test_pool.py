@@ -1,4 +1,4 @@
-"""Which boxes are made, handed out and given up, in any order of events. The boxes are the test's own."""
+"""Boxes are made, handed out and given up correctly in any order of events. The test supplies the boxes."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class End:
             self._timer.cancel()
 
     def lose_outbox(self) -> None:
-        """What is on its way from here is lost."""
+        """Messages on their way from here are lost."""
         while len(self._outbox) > 1:
             self._outbox.pop()
         if self._outbox:
