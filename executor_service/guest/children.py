@@ -49,7 +49,7 @@ class Children:
             self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
 
     def heard_stop(self) -> bool:
-        """Whether the worker has stopped for good: the usual case, and asking for just that takes less than `reap`."""
+        """Says whether the worker has stopped for good: the usual case, and cheaper to ask for than `reap`."""
         if self.over or self._pages.ended() is None:
             return False
         try:

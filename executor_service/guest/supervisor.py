@@ -136,7 +136,7 @@ class Supervisor:
 
     @property
     def _begun(self) -> bool:
-        """Whether the server wants something of it, or its program has started before that was said."""
+        """True if the server wants something of it, or its program started before the server said so."""
         return self._begin is not None or self._started is not None
 
     @property
@@ -144,7 +144,7 @@ class Supervisor:
         return self._begin is not None and self._begin["serves"]
 
     def _look(self) -> None:
-        """Whether the program has started, or can't."""
+        """Notes whether the program has started, or can't."""
         if self._children.over and self._reason is None and (failure := self._pages.failure()) is not None:
             stage, number, text = failure
             self._tell({"type": "failed", "stage": stage, "errno": number, "error": text, "started": False})
@@ -218,7 +218,7 @@ class Supervisor:
                 raise ValueError(f"order {other!r}")
 
     def _mount(self, workspace: WorkspaceOrder) -> bool:
-        """Whether the workspace is there. What it took is not the program's."""
+        """Mounts the workspace, and says whether it is there. The program is not charged for this."""
         try:
             self._meters.baseline(self._around.workspaces.mount(workspace))
         except OSError as error:

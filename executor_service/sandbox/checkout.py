@@ -61,7 +61,7 @@ class SandboxRun:
         self._unarmed = False
         self._later: asyncio.TimerHandle | None = None
         self.started = False
-        """Whether the program may have run."""
+        """True if the program may have run."""
         self.files: tuple[OutputFile, ...] | None = None
         """SERVE: what the plan wants returned, once `event()` has said `ended`."""
 
@@ -189,7 +189,7 @@ class SandboxRun:
 
     @property
     def mounts(self) -> bool:
-        """Whether workspaces are mounted in it, and not copied."""
+        """True if workspaces are mounted in it, not copied."""
         return not self.host.bare
 
     @property

@@ -116,7 +116,7 @@ class SandboxPool:
         return {name: shelf.profile for name, shelf in self._shelves.items()}
 
     def loaded(self, name: str) -> bool:
-        """Whether a profile can be used at once. If not, it is loaded from now on."""
+        """Says whether a profile can be used at once. If not, starts to load it."""
         self._shelves[name].wanted.set()
         return self._shelves[name].zygote is not None
 

@@ -124,7 +124,7 @@ class Branching:
         return str(frame[0].get("reason") or "it says no reason")[:MAX_REASON]
 
     def _is_ready(self, member: Interpreter, head: dict[str, Any]) -> bool:
-        """Whether a branch has begun: a process that lives, is nobody else's interpreter, and whose end the init will
+        """Says whether a branch has begun: a live process that is nobody else's interpreter and whose end the init will
         report. The kernel says which one it is, not the code: signals for it must reach nobody else."""
         process = member.channel.sender
         parent, pid = place_of(process)

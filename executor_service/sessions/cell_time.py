@@ -28,7 +28,7 @@ class CellTime:
         self._cells: dict[Interpreter, float] = {}
         """CPU seconds allowed to each cell that runs."""
         self._counting = False
-        """Whether the init counts CPU time against a limit."""
+        """True if the init counts CPU time against a limit."""
         self._to_count: dict[Interpreter, asyncio.TimerHandle] = {}
         """Timers of cells that the init does not know of yet."""
         self._to_rest: asyncio.TimerHandle | None = None
