@@ -35,7 +35,8 @@ def code() -> str:
 
 def test_the_words_of_every_fault_are_those_of_the_code() -> None:
     source = code()
-    messages = re.findall(r"^> (.+)$", PAGE, re.MULTILINE)
+    blocks = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    messages = [line for block in blocks for line in block.splitlines()]
     assert len(messages) > 25
     missing = []
     for message in messages:
