@@ -75,7 +75,7 @@ _API = """# Services
 Made by `make docs` from the files in `proto/`, which say the same."""
 _OUTCOMES = """# Outcomes
 
-Made by `make docs` from the code. More is said of [programs](../how-to/programs.md#outcomes), [grading](../how-to/grading.md) and
+Made by `make docs` from the code. More is said of [programs](results.md#outcomes), [grading](../how-to/grading.md) and
 [trajectories](../how-to/rollout.md#causes-and-masks). The cause is TASK, not POLICY, if a limit is reached before the first
 turn, or if the program that fails is a case's own. The reason beside a status is that of `google.rpc.ErrorInfo`, with
 RESOURCE_EXHAUSTED the subject of `google.rpc.QuotaFailure`; the error is the one that `ExecutorClient` raises."""

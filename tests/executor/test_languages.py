@@ -49,7 +49,7 @@ def said(result: ExecutionResult) -> str:
 
 def test_every_language_has_samples_and_a_line_in_the_manual() -> None:
     assert {sample.language for sample in SAMPLES} == LANGUAGES.keys()
-    manual = (ROOT / "docs" / "languages.md").read_text(encoding="utf-8")
+    manual = (ROOT / "docs" / "how-to" / "languages.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \| (\S+) .*$", manual, re.MULTILINE)
     assert {name for name, _ in lines} == LANGUAGES.keys()
     files = {name: spec.file_name for name, spec in LANGUAGES.items() if "{" not in spec.file_name}
