@@ -1,9 +1,9 @@
-"""What a program costs through the executor, beside what it costs as a plain subprocess of this machine.
+"""Measures the cost of a program through the executor, and as a plain subprocess on this machine.
 
-`python -m benchmarks.bench_executor [N]` starts a server of its own, runs N programs (default 200) for each line,
-prints a table and writes benchmarks/out/executor.json. Both sides run the same source with the same interpreter, in
-the same minute. CPU time is that of the whole machine between start and end, client included, because no process sees
-all of what a sandbox costs; on a machine that does other work it means nothing.
+`python -m benchmarks.bench_executor [N]` starts its own server, runs N programs (default 200) for each line, prints a
+table and writes benchmarks/out/executor.json. Both sides run the same source with the same interpreter, in the same
+minute. CPU time covers the whole machine from start to end, client included, because no single process sees everything
+a sandbox costs; on a machine that does other work it means nothing.
 """
 
 from __future__ import annotations

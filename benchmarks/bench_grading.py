@@ -1,4 +1,4 @@
-"""What grading costs through the reward functions.
+"""Measures the cost of grading through the reward functions.
 
 `python -m benchmarks.bench_grading [PART...]`; parts: humaneval (needs FAIRBOX_DATA); all of them by default. Prints a
 table and writes benchmarks/out/grading.json: a list of {name, value, unit, bar, ok, against}.

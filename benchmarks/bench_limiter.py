@@ -1,4 +1,4 @@
-"""What an acquire and its release cost the limiter.
+"""Measures the cost to the limiter of an acquire and its release.
 
 `python -m benchmarks.bench_limiter [PART...]`; parts: pairs, many; both by default. The limiter is its own process,
 limit 10. Read CPU time: pairs per second depend on the machine and its load. Prints a table and writes

@@ -1,4 +1,4 @@
-"""What the rollout tier costs beside engines and tools.
+"""Measures the cost of the rollout tier, apart from engines and tools.
 
 `python -m benchmarks.bench_rollout [PART...]`; parts: loop, schedule, tool, many; all of them by default. Prints a
 table and writes benchmarks/out/rollout.json: a list of {name, value, unit, bar, ok, against}.

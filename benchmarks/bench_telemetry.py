@@ -1,4 +1,4 @@
-"""What watching costs.
+"""Measures the cost of telemetry.
 
 `python -m benchmarks.bench_telemetry [PART...]`; parts: traces. Prints a table and writes
 benchmarks/out/telemetry.json: a list of {name, value, unit, bar, ok, against}.

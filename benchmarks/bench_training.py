@@ -1,4 +1,4 @@
-"""What asynchronous training gains over the synchronous loop.
+"""Measures the gain of asynchronous training over the synchronous loop.
 
 `python -m benchmarks.bench_training [PART...]`; parts: modes, the only one. Prints a table and writes
 benchmarks/out/training.json: a list of {name, value, unit, bar, ok, against}. The first run writes a practice policy,

@@ -18,7 +18,7 @@ START_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the server listens."""
+    """Addresses that the server listens on."""
 
     target: str
     health: str

@@ -1,4 +1,4 @@
-"""What an acquire and its release cost over the session stream, by one task and by many, and in the core alone."""
+"""Cost of an acquire and its release over the session stream, by one task and by many, and in the core alone."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """Pid of the running process."""
         assert self._process is not None
         return self._process.pid
 

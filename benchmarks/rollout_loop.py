@@ -1,7 +1,7 @@
-"""What the loop itself costs: 1,000 trajectories at once in one process, with an engine and a tool that only wait.
+"""Cost of the loop itself: 1,000 trajectories at once in one process, with an engine and a tool that only wait.
 
-CPU time of the same waits without a loop is taken off. Memory is what the process grows by until all trajectories wait
-in their last turn, less their ids and logprobs.
+The CPU time of the same waits without a loop is subtracted. Memory is the growth of the process until all trajectories
+wait in their last turn, less their ids and logprobs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _floor(played: list[Played]) -> float:
 
 
 async def _memory_kib(tokenizer: HubTokenizer, chat: ChatTemplate) -> float:
-    """Of one trajectory, in its last turn, beyond its tokens."""
+    """Memory of one trajectory in its last turn, beyond its tokens, in KiB."""
     played = [(Turn(0.2, 0.2),) * (TURNS - 1) + (Turn(3600.0, None),)] * TRAJECTORIES
     loop, engine = replay_loop(tokenizer, chat, played, scale=1.0)
     gc.collect()

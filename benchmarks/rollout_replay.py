@@ -23,7 +23,7 @@ from rollout.tools.schema import ParameterSchema, ToolSchema
 
 _DATA = Path(__file__).parent / "data" / "rollout_draws.json"
 TOKENS_PER_S = 60.0
-"""Of one trajectory on a GPU that serves many."""
+"""Speed of one trajectory on a GPU that serves many."""
 CALL = '<tool_call>\n{"name": "code", "arguments": {"code": "print(sum(range(100)))"}}\n</tool_call>'
 
 
@@ -95,7 +95,7 @@ class ReplayEngine:
         return self._last if turn.tool_s is None else self._call
 
     def tool_s(self, trajectory_id: str) -> float:
-        """What the call of the last turn takes, in scaled seconds."""
+        """Duration of the last turn's call, in scaled seconds."""
         index, number = self._where[trajectory_id]
         return (self._played[index % len(self._played)][number - 1].tool_s or 0.0) * self._scale
 

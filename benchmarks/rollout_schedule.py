@@ -1,8 +1,9 @@
-"""How long a batch takes, against the best that any schedule could do, and against turns in lockstep.
+"""Duration of a batch, against the best that any schedule could do, and against turns in lockstep.
 
 Lengths and tool times are drawn from real trajectories (`rollout_replay`), and time runs faster. The ideal is the
-larger of all work divided by the places, and the longest trajectory: no schedule is below it. In lockstep, as in
-batched generation, every turn of a batch waits for its slowest member; this is computed from the same draws.
+larger of two: all work divided by the number of places, and the longest trajectory. No schedule can beat it. In
+lockstep, as in batched generation, every turn of a batch waits for its slowest member; this is computed from the same
+draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TRAJECTORIES = 4_096
 PLACES = 64
 """Few beside the trajectories: no schedule knows their lengths before, so at the end some places stay empty."""
 RUN_S = 50.0
-"""What the ideal schedule is made to take."""
+"""Duration of the ideal schedule, which the time scale is chosen for."""
 
 
 def _work(played: Played) -> float:

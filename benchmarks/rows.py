@@ -52,7 +52,7 @@ def skipped(name: str, why: str) -> Row:
 
 
 def median(values: Sequence[float]) -> float:
-    """Of at least one value."""
+    """Median of at least one value."""
     return statistics.median(values)
 
 

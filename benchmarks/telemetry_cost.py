@@ -1,6 +1,7 @@
-"""What tracing costs: a span while it is off, a span while it is on, and a whole run at the executor either way.
+"""Cost of tracing: a span with tracing off, a span with tracing on, and a whole run at the executor either way.
 
-All are CPU times: of this thread, and of the whole server with the thread that exports. The collector is a real one.
+All are CPU times: of this thread, and of the whole server including the thread that exports. The collector is a real
+one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ async def _run_us(client: ExecutorClient, pid: int) -> float:
 
 
 def _pid(target: str) -> int:
-    """Of the process that listens there."""
+    """Pid of the process that listens there."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if f"listen={target}".encode() in (entry / "cmdline").read_bytes().split(b"\0"):

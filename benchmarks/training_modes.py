@@ -1,19 +1,18 @@
-"""What asynchronous training gains over the synchronous loop where tools take as long as the model, and as unevenly as
-tools do.
+"""Gain of asynchronous training over the synchronous loop, with tools as slow as the model and as uneven as real tools.
 
-Both train the same practice policy (1.8 million weights) by the loop of `fairbox train`, with the real limiter and
-executor, the same settings and seeds, for the same number of trajectories. Two kinds of waiting are put in:
+Both train the same practice policy (1.8 million weights) with the loop of `fairbox train`, the real limiter and
+executor, the same settings and seeds, for the same number of trajectories. Two kinds of waiting are added:
 
-- each turn takes as long as a served model would take for its tokens (`PACE` a second for each sequence). In earnest,
-  rollouts have GPUs of their own; here they share two cores with the update, which costs several times their CPU, and
-  nothing could be gained by overlapping the two but what the second core gives;
-- each call of the tool is held up by a draw from a log-normal distribution (sigma 1: one in a hundred takes 6 times the
-  mean) whose mean is what a trajectory takes to generate at that pace. Draws come from one seeded generator, in the
-  order of the calls.
+- each turn takes as long as a served model would take for its tokens (`PACE` a second for each sequence). In
+  production, rollouts have GPUs of their own; here they share two cores with the update, which costs several times
+  their CPU, so that overlapping the two could gain nothing beyond the second core;
+- each call of the tool is delayed by a draw from a log-normal distribution (sigma 1: one in a hundred takes 6 times the
+  mean) whose mean is the time to generate a trajectory at that pace. Draws come from one seeded generator, in the order
+  of the calls.
 
-A synchronous step waits for the longest of 64 and then for its update; an asynchronous one takes what has ended while
-64 others are played. The policy is warmed up to call in half of its trajectories, so that there are delays from the
-first step on.
+A synchronous step waits for the longest of 64 trajectories and then for its update; an asynchronous one takes those
+that have ended while 64 others are played. The policy is warmed up to call in half of its trajectories, so that there
+are delays from the first step on.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class PacedEngine:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run came to."""
+    """Result of a run."""
 
     per_min: float
     """Trajectories that were trained on in a minute, from the first one's start to the last step's end."""

@@ -115,7 +115,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changes(node: _Place) -> list[str]:
-    """What each choice for a node would be."""
+    """Descriptions of a node's possible changes, one for each choice."""
     match node:
         case ast.Compare(ops=[operator, *_]):
             return [f"{_name(operator)} became {other.__name__}" for other in _COMPARISONS[type(operator)]]

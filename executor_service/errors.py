@@ -45,11 +45,11 @@ class ExecutorError(FairboxError):
         return cls(message)
 
 
-class ExecutorUnavailable(ExecutorError):  # noqa: N818
+class ExecutorUnavailable(ExecutorError):
     """It can't be reached, is draining, can't reach its limiter, or did not answer in time."""
 
 
-class InvalidRequest(ExecutorError):  # noqa: N818
+class InvalidRequest(ExecutorError):
     """The request is not acceptable. `fields` names each field and what is allowed."""
 
     cause = Cause.POLICY
@@ -65,7 +65,7 @@ class InvalidRequest(ExecutorError):  # noqa: N818
         return cls(message, tuple(field_errors(error)))
 
 
-class Overloaded(ExecutorError):  # noqa: N818
+class Overloaded(ExecutorError):
     """Its queue is full. Ask again after `retry_after_s` seconds."""
 
     codes = (grpc.StatusCode.RESOURCE_EXHAUSTED,)
@@ -81,19 +81,19 @@ class Overloaded(ExecutorError):  # noqa: N818
         return cls(message, retry_after(error) or _RETRY_AFTER_S)
 
 
-class NotAllowed(ExecutorError):  # noqa: N818
+class NotAllowed(ExecutorError):
     """The call had no token that is good there, or one that is for something else: another role, another tenant."""
 
     codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-class NotFound(ExecutorError):  # noqa: N818
+class NotFound(ExecutorError):
     """This server does not have the session or the workspace: it was removed, or another server has it."""
 
     codes = (grpc.StatusCode.NOT_FOUND,)
 
 
-class WorkspaceTooLarge(ExecutorError):  # noqa: N818
+class WorkspaceTooLarge(ExecutorError):
     """At its isolation level the server would have to copy the workspace, which is above what it, or the limits of the
     request, allow."""
 
@@ -114,13 +114,13 @@ class SessionNotFound(NotFound):
         return cls(message, Cause(error_reason(error)[1].get("cause", Cause.INFRA)))
 
 
-class SessionBusy(ExecutorError):  # noqa: N818
+class SessionBusy(ExecutorError):
     """The session runs a cell, and what was asked for does not wait, or too many cells wait already."""
 
     reason = "SESSION_BUSY"
 
 
-class CannotBranch(ExecutorError):  # noqa: N818
+class CannotBranch(ExecutorError):
     """The session can't be forked now: threads, child processes or tasks of its code would be lost."""
 
     cause = Cause.POLICY
@@ -128,13 +128,13 @@ class CannotBranch(ExecutorError):  # noqa: N818
     reason = "SESSION_CANNOT_BRANCH"
 
 
-class LeaseRefused(ExecutorError):  # noqa: N818
+class LeaseRefused(ExecutorError):
     """The lease can't be bound: it ended, or another executor has bound it. Take a new one."""
 
     codes = (grpc.StatusCode.FAILED_PRECONDITION,)
 
 
-class RunLost(ExecutorError):  # noqa: N818
+class RunLost(ExecutorError):
     """The program may have run, and its result is lost. A new attempt takes a new request_id and a new lease."""
 
     codes = (grpc.StatusCode.ABORTED,)

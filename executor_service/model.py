@@ -138,7 +138,7 @@ class RunRequest:
     session_id: str = ""
     """Runs as the next cell of this session; a limit of 0 is then the session's."""
     display: bool = False
-    """Whether the value of the last expression is displayed."""
+    """True if the value of the last expression is displayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class ExecutionResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself with exit code 0."""
+        """True if the program ended by itself with exit code 0."""
         return self.outcome is Outcome.FINISHED
 
 

@@ -91,7 +91,7 @@ class Reader:
         return text[at : at + 1]
 
     def takes(self, mark: str) -> bool:
-        """Whether that is the next character, which is then taken."""
+        """Says whether that is the next character, and takes it if so."""
         found = self.mark() == mark
         self._at += found
         return found

@@ -50,7 +50,7 @@ class FieldError:
         return f"{self.field} {self.problem}"
 
 
-class FieldErrors(FairboxError):  # noqa: N818 - it carries several FieldError
+class FieldErrors(FairboxError):
     """Every field of one input that is not acceptable, found before any work was done."""
 
     exit_code = EXIT_USAGE

@@ -10,7 +10,7 @@ import importlib.util
 from fairbox.errors import ConfigError
 
 
-class MissingExtra(ConfigError):  # noqa: N818 - the extra is missing
+class MissingExtra(ConfigError):
     """A package is not installed; the text names the extra that brings it."""
 
 

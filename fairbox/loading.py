@@ -20,7 +20,7 @@ T = TypeVar("T")
 _threads: set[threading.Thread] = set()
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
+class Interrupted(Exception):
     """The block of `until_set` was left, because its event was set."""
 
 

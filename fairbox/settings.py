@@ -35,12 +35,12 @@ class _Bounds:
 
     @property
     def bind(self) -> bool:
-        """Whether there are values that the type has and the setting may not have."""
+        """Says whether there are values that the type has but the setting may not have."""
         bounds = (self.least, self.above, self.most, self.below)
         return bool(self.choices) or self.finite or any(each is not None for each in bounds)
 
     def allow(self, value: Any) -> bool:
-        """Whether the setting may have the value."""
+        """Says whether the setting may have the value."""
         if self.choices:
             return value in self.choices
         if not self.bind:
@@ -124,7 +124,7 @@ class Leaf:
     type: Any
     """Its annotation without `None`."""
     optional: bool
-    """Whether None is allowed."""
+    """True if None is allowed."""
     default: Any
     help: str
     allowed: str = ""

@@ -44,29 +44,29 @@ class PoolError(FairboxError):
     """Base of what a pool raises. Waiting for the limiter raises the errors of `limiter` instead."""
 
 
-class PoolClosed(PoolError):  # noqa: N818 - a fact about the pool
+class PoolClosed(PoolError):
     """The pool is not open. The function was not started, or was ended with the pool."""
 
 
-class PoolFull(PoolError):  # noqa: N818 - a fact about the pool
+class PoolFull(PoolError):
     """As many runs wait in the pool as may. The function was not started."""
 
 
-class RunTimeout(PoolError, TimeoutError):  # noqa: N818 - the argument's name
+class RunTimeout(PoolError, TimeoutError):
     """The function ran for longer than its `timeout`. A process or task was killed; a thread runs on, and its lease
     stays held until it ends."""
 
 
-class LeaseLost(PoolError):  # noqa: N818 - a fact about the lease
+class LeaseLost(PoolError):
     """The limiter took the lease back, or could not be reached for so long that it may: the worker was killed."""
 
 
-class WorkerDied(PoolError):  # noqa: N818 - a fact about the process
+class WorkerDied(PoolError):
     """The worker ended while it ran the function, or could not be started; the text says how. Another one takes its
     place."""
 
 
-class FunctionFailed(PoolError):  # noqa: N818 - a fact about the function
+class FunctionFailed(PoolError):
     """The function raised what can't be raised here as itself: an exception that can't be pickled or that ends
     programs (SystemExit), or its arguments or result can't be pickled or are too large. The text says which."""
 
@@ -94,7 +94,7 @@ class WorkerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing has gone wrong since it was started."""
+        """True if nothing has gone wrong since it was started."""
         return not self._stopped and self._process.poll() is None
 
     def run(self, message: bytes) -> bytes:

@@ -56,7 +56,7 @@ _LISTENS = re.compile(r"listening on (\S+), for operators on (\S+)")
 _GUARDS = ("client_token_file=", "tls_client_ca=", "insecure=")
 
 
-class LimiterMismatch(ConfigError):  # noqa: N818 - a fact about the cluster
+class LimiterMismatch(ConfigError):
     """The limiter exists with other settings than were asked for; the text names both. Nothing was changed."""
 
 

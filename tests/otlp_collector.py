@@ -31,7 +31,7 @@ class SeenSpan:
 
 @dataclass
 class Collector:
-    """What has arrived."""
+    """Collector of the spans that have arrived."""
 
     url: str
     spans: list[SeenSpan] = field(default_factory=list)

@@ -31,7 +31,7 @@ from executor_service.machine.doctor import DoctorConfig
 from executor_service.rpc import problems
 from executor_service.rpc.metrics import executor_metrics
 from executor_service.runs.tally import RunTally
-from executor_service.sandbox.pool import PoolStatistics
+from executor_service.sandbox.shelf import PoolStatistics
 from executor_service.v1.executor_pb2 import GetStatusResponse
 from fairbox.security.server import security_metrics
 from fairbox.settings import Leaf, leaves
@@ -107,7 +107,7 @@ def table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def anchor(heading: str) -> str:
-    """What links call a heading."""
+    """Anchor that links use for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -118,7 +118,7 @@ def page(intro: str, sections: Mapping[str, str]) -> str:
 
 
 Program = tuple[str, str, list[Leaf], str]
-"""What a program does, the prefix of its variables, its settings, and another program whose settings it has too."""
+"""Purpose of a program, the prefix of its variables, its settings, and another program whose settings it shares."""
 
 
 def commands(prog: str, known: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, Program]]:
@@ -227,7 +227,7 @@ def metrics(_: object) -> str:
 
 
 class Declared(NamedTuple):
-    """What a .proto file declares, from a service to a value of an enum: its words, and the lines above them."""
+    """Declaration in a .proto file, from a service to a value of an enum: its words, and the lines above them."""
 
     words: str
     comment: list[str]

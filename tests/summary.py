@@ -1,6 +1,6 @@
-"""What `make test` says last: each part's counts, why tests were skipped, and which failed.
+"""Summary that ends `make test`: each part's counts, the reasons for skipped tests, and the tests that failed.
 
-Reads the JUnit files that pytest wrote, one a part: `python -m tests.summary FOLDER PART...`. Ends with 1 if a test
+Reads the JUnit files that pytest wrote, one a part: `python -m tests.summary FOLDER PART...`. Exits with 1 if a test
 failed or a part left no file."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Part:
 
     name: str
     ran: bool = False
-    """Whether pytest came to its end and wrote its results."""
+    """True if pytest came to its end and wrote its results."""
     seconds: float = 0.0
     passed: int = 0
     failed: list[str] = field(default_factory=list)

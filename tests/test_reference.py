@@ -22,7 +22,7 @@ def written(name: str) -> str:
 
 
 def anchors(path: Path) -> list[str]:
-    """What links may call the headings of a page."""
+    """Anchors that links may use for the headings of a page."""
     return [anchor(heading) for heading in re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)]
 
 

@@ -70,7 +70,7 @@ def _write_model(folder: Path, warm: WarmUp, generator: random.Random, seed: int
 
 
 def _texts(problems: Sequence[Problem], tools: Sequence[dict[str, Any]]) -> list[str]:
-    """What conversations consist of, between the special tokens."""
+    """Texts that conversations consist of, between the special tokens."""
     name = str(tools[0]["function"]["name"])
     arguments = ", ".join(tools[0]["function"]["parameters"]["properties"])
     found = [f"tools\n{name}({arguments})", "assistant\n"] * len(problems)

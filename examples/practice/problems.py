@@ -27,7 +27,7 @@ class Problem:
 
     @property
     def question(self) -> str:
-        """What the user asks."""
+        """The user's question."""
         return f"{self.left} * {self.right} % {MODULUS} = ?"
 
     @property
@@ -37,12 +37,12 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """What it prints, without the end of the line."""
+        """The program's output, without the newline."""
         return str(self.left * self.right % MODULUS)
 
 
 def held_out(problem: Problem) -> bool:
-    """Whether the problem is for evaluations only."""
+    """Says whether the problem is for evaluations only."""
     return (problem.left + problem.right) % _HELD_OUT == 0
 
 

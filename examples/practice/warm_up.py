@@ -31,7 +31,7 @@ _LEAST_RATE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How long, and towards what."""
+    """Settings of the warm-up: its length and its target."""
 
     steps: int = setting(300, least=1, help="Optimizer steps.")
     batch: int = setting(32, least=_GUESSES, help="Conversations of a step.")
@@ -104,7 +104,7 @@ class Writer:
 
 
 def _guesses(count: int) -> int:
-    """Of so many examples."""
+    """Number of guesses in a batch of `count` examples."""
     return -(-count // _GUESSES)
 
 

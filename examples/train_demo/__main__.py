@@ -31,7 +31,7 @@ SETTINGS = {
 }
 """64 trajectories of some 60 tokens a step, of sixteen sums, so that a step is not much easier than the next."""
 LARGEST = 20
-"""Of two numbers; sums beyond 40 are too hard for it to begin with."""
+"""Upper bound of both numbers; sums beyond 40 are too hard to begin with."""
 HELD_OUT = 64
 WANTED = 3.0
 """Standard errors."""

@@ -22,7 +22,7 @@ class Rise:
 
     @property
     def errors(self) -> float:
-        """How many standard errors the last quarter lies above the first."""
+        """Number of standard errors by which the last quarter lies above the first."""
         if self.error == 0:
             return math.copysign(math.inf, self.last - self.first) if self.last != self.first else 0.0
         return (self.last - self.first) / self.error
@@ -34,7 +34,8 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
 
 
 def rise_of(rewards: Sequence[float]) -> Rise:
-    """Of the mean reward of each step. ValueError for fewer than 8 steps, whose quarters have no deviation."""
+    """Compares the last quarter of the steps' mean rewards with the first. ValueError for fewer than 8 steps: their
+    quarters have no deviation."""
     if len(rewards) < 8:
         raise ValueError(f"{len(rewards)} steps, must be at least 8")
     quarter = len(rewards) // 4

@@ -34,7 +34,7 @@ class SumsConfig:
 
 @environment("train-demo", SumsConfig)
 class Sums:
-    """Of a file that `write_sums` wrote."""
+    """Sums from a file that `write_sums` wrote."""
 
     def __init__(self, config: SumsConfig, setup: EnvironmentSetup) -> None:
         if setup.data is None:

@@ -281,7 +281,7 @@ class ExecutorClient(SessionCalls):
 
 
 def _may_move(request: pb.ExecuteCodeRequest) -> bool:
-    """Whether another server may be asked while one may be running it: only one of them can bind its lease."""
+    """Says whether another server may be asked while one may be running it: only one of them can bind its lease."""
     return request.HasField("lease") and not request.session_id
 
 

@@ -56,15 +56,15 @@ class Member:
         self.address, self.stub = address, stub
         self.load: Load | None = None
         self.failed: bool | None = None
-        """Whether it could not be reached, or takes nothing; None: nothing was heard of it."""
+        """True if it could not be reached, or takes nothing; None: it has not been heard from."""
         self._channel = channel
         self._alone = alone
 
     async def connected(self, deadline: float) -> bool:
-        """Whether a call can be sent before `deadline` (the loop's time). Where it can't, none was, and another server
-        may be asked whatever the call does.
+        """Says whether a call can be sent before `deadline` (the loop's time). If not, none was sent, and another
+        server may be asked, whatever the call does.
 
-        True where there is no other: gRPC then says what is wrong."""
+        True if there is no other: gRPC then says what is wrong."""
         if self._alone:
             return True
         loop = asyncio.get_running_loop()

@@ -41,7 +41,7 @@ class Program:
     tenant: str = ""
     session_id: str = ""
     display: bool | None = None
-    """Whether the value of the last expression is displayed; None: in cells alone."""
+    """True to display the value of the last expression; None: only in cells."""
 
 
 def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:

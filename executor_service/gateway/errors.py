@@ -23,7 +23,7 @@ _NESTED = 5
 """Depth of programs' texts in a reply; the deepest are the displays of a notebook's cells."""
 
 
-class Refused(Exception):  # noqa: N818 - a fact about the request
+class Refused(Exception):
     """A body with `detail`. `retry_after_s` is set where nothing has run and it may be asked for again."""
 
     status: ClassVar[int]

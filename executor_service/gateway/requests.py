@@ -56,7 +56,7 @@ def budget_of(request: RunCodeRequest, longest_queue_s: float) -> Budget:
 
 
 def compiles(language: str) -> bool:
-    """Whether programs of a language are compiled before they run."""
+    """Says whether programs of a language are compiled before they run."""
     return language in LANGUAGES and bool(LANGUAGES[language].compile)
 
 

@@ -127,7 +127,7 @@ def validate_checker(
 
 
 def _check_room(found: list[FieldError], program: RunRequest, cases: Sequence[object], limits: Limits) -> None:
-    """Whether the largest case fits beside the checker's own files, so that no output can keep it from running."""
+    """Checks that the largest case fits beside the checker's own files, so that no output can keep it from running."""
     sizes = [len(case.stdin) + len(case.expected_stdout) for case in cases if isinstance(case, StdioCase)]
     needed = disk_use(program.files) + len(program.code) + max(sizes, default=0) + limits.output_bytes + 4 * PAGE
     if needed > program.limits.disk_bytes:

@@ -1,4 +1,4 @@
-"""Whether an output is the expected one. Pure, and safe with anything a candidate can print or return.
+"""Compares an output with the expected one. Pure, and safe with anything a candidate can print or return.
 
 Texts are compared as bytes, values as trees (see `values`). Sets and dicts are compared by sorting, not by hashing.
 """

@@ -246,7 +246,7 @@ def _assertion(found: list[FieldError], field: str, case_id: str, case: pb.Asser
 
 
 def _values_fit(found: list[FieldError], cases: Sequence[pb.VerifyCase]) -> bool:
-    """Whether the values of all calls are few and short enough to be looked at."""
+    """Says whether the values of all calls are few and short enough to be looked at."""
     before, size = len(found), 0
     for index, case in enumerate(cases):
         call, field = case.function, f"cases[{index}].function"

@@ -21,7 +21,7 @@ ARGUMENT_DEPTH = 3
 """Depth at which `call_text` puts an argument."""
 
 
-class Malformed(ValueError):  # noqa: N818 - a fact about a text
+class Malformed(ValueError):
     """The text is no plain value; the sentence says where and why."""
 
 

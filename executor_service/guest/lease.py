@@ -35,5 +35,5 @@ class LeaseDeadline:
         return max(0.0, until - now) if begun and self._held.value else _LOOK_S
 
     def lapsed(self, now: float) -> bool:
-        """Whether something runs under a lease and may not any more."""
+        """Says whether something runs under a lease that allows it no longer."""
         return bool(self._held.value) and now >= self._until.value

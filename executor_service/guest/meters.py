@@ -88,17 +88,17 @@ class Meters:
 
     @property
     def guards_memory(self) -> bool:
-        """Whether a control group, and not the caller, keeps the memory limit."""
+        """True if a control group, not the caller, keeps the memory limit."""
         return self._oom >= 0
 
     @property
     def looks(self) -> bool:
-        """Whether the caller's looks, and no control group, keep the memory limit, or that of processes."""
+        """True if the caller's looks, not a control group, keep the limit of memory or of processes."""
         return self._oom < 0 or bool(self.most_tasks)
 
     @property
     def knows_peak(self) -> bool:
-        """Whether a control group tells the most memory at once."""
+        """True if a control group reports the peak of memory."""
         return self._peak >= 0
 
     def begin(self) -> None:
@@ -130,8 +130,8 @@ class Meters:
                 os.pwrite(self._limits[name], b"%d" % value, 0)
 
     def spoiled(self) -> bool:
-        """Whether the dead have left so much memory behind that nobody else can be given this group: it would be
-        taken back at the cost of the next use, or of who sets its limit."""
+        """Says whether the dead have left so much memory behind that nobody else can use this group: taking it back
+        would cost the next use, or whoever sets its limit."""
         self._left = self._still_charged()
         dying = _value(_text(self._dying), b"nr_dying_descendants")
         if dying > _MANY_DYING and self._reclaim >= 0:
@@ -197,12 +197,12 @@ class Meters:
         return self.read(memory_bytes, last=True)
 
     def alone(self, worker: int) -> bool:
-        """Whether the worker is known to have started nobody: no other process or thread came after it."""
+        """Says whether the worker is known to have started nobody: no other process or thread came after it."""
         return self.last_pid is not None and int(os.pread(self.last_pid, 32, 0)) == worker
 
     def exceeds(self, worker: int) -> bool:
-        """Whether there were too many at the last look, where the server has not said yet how many may be: the resource
-        limit of the worker tells."""
+        """Says whether there were too many at the last look, before the server has said how many may be: the worker's
+        resource limit decides."""
         if self._processes >= 0 or self._tasks <= 1:
             return False
         most = _most_processes(worker)

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 
+from executor_service.guest.children import Children
 from executor_service.guest.walls import private
 from executor_service.guest.walls.files import reader_of
 from executor_service.guest.walls.signals import send_signal
@@ -79,7 +80,6 @@ class Supervisor:
         self._control = control
         self._meters = meters
         self._pages = pages
-        self._pid = pid
         self._poll, self._wakeup = waits
         self._number = number
         self._lease = lease
@@ -90,20 +90,10 @@ class Supervisor:
         """Monotonic seconds."""
         self._collects = False
         self._watch: Watch | None = None
-        self._exit: int | None = None
-        """Wait status of the worker."""
-        self._over = False
-        """The worker has said, or shown by its death, that it has ended."""
+        self._children = Children(pid, meters, pages, self._tell)
         self._reason: str | None = None
-        self._ended_at = 0.0
         self._due = 0.0
         """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
-        self._largest = 0
-        """Peak resident bytes of the largest process that has ended."""
-        self._answered = False
-        """The server knows what it has used."""
-        self._layers: dict[int, int] = {}
-        """Processes that make the workspaces of branches, and which."""
         self._starvation: dict[int, dict[int, float]] = {}
         """For each interpreter whose cell runs: what the processes of the box had waited for a processor before it."""
 
@@ -124,8 +114,8 @@ class Supervisor:
             self._listen()
         if self._wakeup in ready:
             self._hear_signals()
-            if not self._heard_stop():
-                self._reap(os.WNOHANG | os.WUNTRACED)
+            if not self._children.heard_stop():
+                self._children.reap(os.WNOHANG | os.WUNTRACED, serves=self._serves)
         relay = self._around.relay
         if relay is not None and relay.serve(ready) and time.monotonic() < self._due:
             return
@@ -133,7 +123,7 @@ class Supervisor:
         self._look()
         if self._reason is not None:
             return
-        if self._over and not self._serves:
+        if self._children.over and not self._serves:
             self._reason = ""
         elif self._watch is not None:
             now = time.monotonic()
@@ -146,7 +136,7 @@ class Supervisor:
 
     @property
     def _begun(self) -> bool:
-        """Whether the server wants something of it, or its program has started before that was said."""
+        """True if the server wants something of it, or its program started before the server said so."""
         return self._begin is not None or self._started is not None
 
     @property
@@ -154,8 +144,8 @@ class Supervisor:
         return self._begin is not None and self._begin["serves"]
 
     def _look(self) -> None:
-        """Whether the program has started, or can't."""
-        if self._over and self._reason is None and (failure := self._pages.failure()) is not None:
+        """Notes whether the program has started, or can't."""
+        if self._children.over and self._reason is None and (failure := self._pages.failure()) is not None:
             stage, number, text = failure
             self._tell({"type": "failed", "stage": stage, "errno": number, "error": text, "started": False})
             self._reason = "failed"
@@ -210,7 +200,7 @@ class Supervisor:
                 self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
             case "starved":
                 before = self._starvation.get(order["pid"], {})
-                seconds = self._meters.starved_since(order["pid"] or self._pid, before)
+                seconds = self._meters.starved_since(order["pid"] or self._children.pid, before)
                 self._tell({"type": "starved", "pid": order["pid"], "seconds": seconds})
             case "rest":
                 self._starvation.clear()
@@ -219,16 +209,16 @@ class Supervisor:
                     rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}
                     self._start_watch(time.monotonic(), rest, tick_s=RESTING_S)  # type: ignore[arg-type]
             case "layer":
-                self._layer(order["number"], order["parent"])
+                self._children.layer(self._around.workspaces, order["number"], order["parent"])
             case "signal":
-                send_signal(order["pid"] or self._pid, order["signal"], order["whom"])
+                send_signal(order["pid"] or self._children.pid, order["signal"], order["whom"])
             case "end":
                 self._reason = "asked"
             case other:
                 raise ValueError(f"order {other!r}")
 
     def _mount(self, workspace: WorkspaceOrder) -> bool:
-        """Whether the workspace is there. What it took is not the program's."""
+        """Mounts the workspace, and says whether it is there. The program is not charged for this."""
         try:
             self._meters.baseline(self._around.workspaces.mount(workspace))
         except OSError as error:
@@ -238,24 +228,6 @@ class Supervisor:
             return False
         return True
 
-    def _layer(self, number: int, parent: int) -> None:
-        """A coming branch gets a workspace of its own; `_reap` hears what became of it."""
-        try:
-            self._layers[self._around.workspaces.branch(number, parent)] = number
-        except OSError as error:
-            self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
-
-    def _heard_stop(self) -> bool:
-        """Whether the worker has stopped for good: the usual case, and asking for just that takes less than `_reap`."""
-        if self._over or self._pages.ended() is None:
-            return False
-        try:
-            self._over = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG) is not None
-        except ChildProcessError:
-            return False  # it said so, and exits instead
-        self._ended_at = time.monotonic()
-        return self._over
-
     def _hear_signals(self) -> None:
         try:
             if signal.SIGTERM in os.read(self._wakeup, 4096):
@@ -263,81 +235,41 @@ class Supervisor:
         except BlockingIOError:
             pass
 
-    def _reap(self, flags: int) -> None:
-        """Takes in the dead, and a worker that stopped itself for good."""
-        while True:
-            try:
-                pid, status, resident = self._wait(flags)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if os.WIFSTOPPED(status):
-                if pid == self._pid and self._pages.ended() is not None:
-                    self._end(None)
-                continue
-            if pid in self._layers:
-                code = os.waitstatus_to_exitcode(status)
-                self._tell({"type": "layered", "number": self._layers.pop(pid), "errno": abs(code)})
-                continue
-            self._largest = max(self._largest, resident)
-            if pid == self._pid:
-                self._end(status)
-            if self._serves and flags:
-                self._tell({"type": "exited", "pid": pid, "main": pid == self._pid, **_ways(status)})
-
-    def _wait(self, flags: int) -> tuple[int, int, int]:
-        """Process, status, peak resident bytes; the last only where it is needed, because asking takes longer."""
-        if self._meters.knows_peak or self._answered:
-            return *os.waitpid(-1, flags), 0
-        pid, status, used = os.wait4(-1, flags)
-        return pid, status, used.ru_maxrss << 10
-
-    def _end(self, status: int | None) -> None:
-        if not self._over:
-            self._over = True
-            self._ended_at = time.monotonic()
-        if status is not None:
-            self._exit = status
-
     def _finish(self) -> None:
         """Kills, answers, reaps, and answers again."""
-        early = self._over and self._exit is None
-        if not self._over:
-            self._ended_at = time.monotonic()
+        early = self._children.over and self._children.exit is None
+        if not self._children.over:
+            self._children.ended_at = time.monotonic()
         if not self._begun or self._reason == "failed":
             self._around.kill_all()
-            self._reap(0)
+            self._children.reap(0)
         elif early and not self._collects and not self._serves:
             last = self._last_reading()
             self._around.kill_all()
             self._answer(last, None)
-            if self._meters.alone(self._pid):
-                os.waitpid(self._pid, 0)
+            if self._meters.alone(self._children.pid):
+                os.waitpid(self._children.pid, 0)
             else:
-                self._reap(0)
+                self._children.reap(0)
         else:
-            alive = self._unkilled() if self._over and self._meters.looks else None
+            alive = self._unkilled() if self._children.over and self._meters.looks else None
             self._around.kill_all()
-            self._reap(0)
+            self._children.reap(0)
             dead = self._meters.read()
             if alive is not None:
-                dead.resident_bytes = alive.resident_bytes
-                dead.oom_kills += alive.oom_kills
-                dead.outside_kills += alive.outside_kills
-                dead.denied_forks += alive.denied_forks
+                dead.add(alive)
             self._answer(dead, reader_of(self._around.work) if self._collects else None)
-            self._reap(0)  # the reader
+            self._children.reap(0)  # the reader
         self._control.send(_DEAD)
         self._hear_signals()  # those of this use shall not wake the next one
 
     def _unkilled(self) -> Reading:
         """The last look at processes that live. Memory beyond the limit counts as a kill of the kernel would."""
         limit = self._begin["memory_bytes"] if self._begin is not None else 0
-        last = self._meters.read_last(self._pid, limit)
+        last = self._meters.read_last(self._children.pid, limit)
         if 0 < limit < last.resident_bytes:
             last.oom_kills += 1
-        if self._begin is None and self._meters.exceeds(self._pid):
+        if self._begin is None and self._meters.exceeds(self._children.pid):
             last.denied_forks += 1
         return last
 
@@ -347,30 +279,29 @@ class Supervisor:
         if (said := self._pages.ended()) is not None:
             # A control group can be a few hundred us late, which is all of a short program.
             last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
-            _let_wait(self._pid)
+            _let_wait(self._children.pid)
         return last
 
     def _answer(self, last: Reading, reader: socket.socket | None) -> None:
         said = self._pages.ended()
-        ways = _ways(self._exit) if self._exit is not None else {"code": 0, "signal": int(signal.SIGKILL)}
-        if self._over and said is not None and not self._reason:
-            ways = {"code": said[0], "signal": 0}
+        exited = self._children.over and said is not None and not self._reason
+        ways = {"code": said[0], "signal": 0} if exited and said else self._children.ways()
         watch = self._watch
         began = watch.started if watch else self._started
-        sampled = max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)
+        sampled = max(watch.peak_bytes if watch else 0, last.resident_bytes, self._children.largest)
         ended = _ENDED % (
             ways["code"],
             ways["signal"],
             self._reason or "",
             "false" if began is None else "true",
-            0.0 if began is None else self._ended_at - began,
+            0.0 if began is None else self._children.ended_at - began,
             max(watch.cpu_s if watch else 0.0, last.cpu_s),
             self._meters.peak_bytes(sampled),
             last.oom_kills,
             last.denied_forks,
             last.outside_kills,
         )
-        self._answered = True
+        self._children.answered = True
         if reader is None:
             self._control.send(ended.encode())
         else:
@@ -379,13 +310,6 @@ class Supervisor:
 
     def _tell(self, message: dict[str, Any]) -> None:
         self._control.send(json.dumps(message).encode())
-
-
-def _ways(status: int) -> dict[str, int]:
-    """Exit code and signal of a process that has ended."""
-    if os.WIFSIGNALED(status):
-        return {"code": 0, "signal": os.WTERMSIG(status)}
-    return {"code": os.WEXITSTATUS(status), "signal": 0}
 
 
 def _let_wait(pid: int) -> None:

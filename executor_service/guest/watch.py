@@ -37,6 +37,13 @@ class Reading:
         self.outside_kills = outside_kills
         """Processes that the kernel killed because a group above this one, or the machine, had no memory left."""
 
+    def add(self, alive: Reading) -> None:
+        """Adds what was seen of the processes while they lived to a reading of the dead."""
+        self.resident_bytes = alive.resident_bytes
+        self.oom_kills += alive.oom_kills
+        self.outside_kills += alive.outside_kills
+        self.denied_forks += alive.denied_forks
+
 
 SAMPLE_S = 0.025
 """Between two looks at the resident memory where no control group guards it."""
@@ -90,7 +97,7 @@ class Watch:
         return ""
 
     def late(self, now: float) -> bool:
-        """Whether the wall time is over, as far as is known of what it waited for a processor."""
+        """Says whether the wall time is over, allowing for the known time spent waiting for a processor."""
         return now - self.started >= self._wall_s + self._credit_s
 
     def wait_s(self, now: float) -> float:

@@ -50,7 +50,7 @@ class Diagnosis:
     """Output of `--json`."""
 
     works: bool
-    """Whether at least one level works: exit code 0."""
+    """True if at least one level works: exit code 0."""
     level: str
     """The level that an executor with these settings would run programs at; empty: it would not start."""
     levels: dict[str, bool]

@@ -73,7 +73,7 @@ class GroupFacts:
     controllers: tuple[str, ...] = ()
     """Controllers that the group can hand down."""
     works: bool = False
-    """Whether boxes get groups."""
+    """True if boxes get groups."""
     wanted: bool = True
     """False: `cgroups` is none."""
 
@@ -88,21 +88,21 @@ class Machine:
     """The whole of it."""
     where: Where = Where.HOST
     root: bool = False
-    """Whether programs get uids of root's making, and no user namespaces."""
+    """True if programs get uids that root assigns, and no user namespaces."""
     initial: bool = True
-    """Whether this is the user namespace of the machine itself."""
+    """True if this is the user namespace of the machine itself."""
     lacking: tuple[str, ...] = ()
     """Capabilities of `CAPABILITIES` that this process has not."""
     sysctls: dict[str, int] = field(default_factory=dict)
     """Values of those of `SYSCTLS` that exist, by name."""
     seccomp: bool = False
-    """Whether a filter of system calls is on this process."""
+    """True if a filter of system calls is on this process."""
     apparmor: str = ""
     """The profile that confines this process, e.g. `docker-default`; empty: none does."""
     selinux: bool = False
-    """Whether SELinux enforces."""
+    """True if SELinux enforces."""
     chroot: bool = False
-    """Whether the root is no mount."""
+    """True if the root is not a mount."""
     covered: tuple[str, ...] = ()
     """Paths below /proc that other mounts cover."""
     landlock: int = 0
@@ -113,7 +113,7 @@ class Machine:
     """Security modules that are on, with `,` between them; empty: unknown."""
     groups: GroupFacts = GroupFacts()
     systemd_user: bool = False
-    """Whether this user has a systemd that can be asked for a scope."""
+    """True if this user has a systemd that can be asked for a scope."""
     memory_bytes: int = 0
     """Bytes of memory of the machine, or of this process's group if that may have less."""
     swap_bytes: int = 0

@@ -61,7 +61,7 @@ _MORE_SHM = {
 
 
 class Answer(StrEnum):
-    """Whether it is as good as it can be."""
+    """Answer to a question: yes means as good as it can be."""
 
     YES = "yes"
     PARTLY = "partly"
@@ -92,11 +92,11 @@ class _Obstacle:
     podman: str = ""
     """Option of `podman run`, if it differs."""
     here: bool = False
-    """Whether the remedy is one inside of a container too."""
+    """True if the remedy works inside a container too."""
 
 
 def level_finding(machine: Machine, tried: LevelCapabilities) -> Finding:
-    """Whether a level works; if not, why, and what changes that."""
+    """Says whether a level works; if not, why, and what changes that."""
     if tried.available:
         return Finding(tried.level.value, Answer.YES, "a program ran there and got out by none of its attempts")
     bare = tried.level is IsolationLevel.LANDLOCK
@@ -291,7 +291,7 @@ def _landlock(machine: Machine) -> Finding:
 
 
 def _groups(machine: Machine) -> Finding:
-    """Whether boxes get control groups, and who delegates them."""
+    """Says whether boxes get control groups, and who delegates them."""
     groups, question = machine.groups, "control groups"
     if groups.works:
         handed = [name for name in ("memory", "pids", "cpu") if name in groups.controllers]

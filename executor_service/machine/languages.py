@@ -144,7 +144,7 @@ async def probed(
 
 
 async def _language(planner: Planner, boxes: SandboxPool, spec: LanguageSpec) -> tuple[bool, str]:
-    """Whether it works, and its version, or why not."""
+    """Says whether it works, and its version, or why not."""
     plan = planner.probe(spec, _LIMITS)
     try:
         async with boxes.take(plan) as sandbox:

@@ -33,7 +33,7 @@ _CPU_FACTOR = 4
 """Compilers use several processors: their CPU time may be so many times their wall time."""
 
 
-class NotCompiled(Exception):  # noqa: N818 - a fact about one attempt
+class NotCompiled(Exception):
     """The compiler was stopped for a reason that the source did not cause: outcome, cause, and a sentence."""
 
     def __init__(self, outcome: Outcome, cause: Cause, message: str) -> None:

@@ -30,7 +30,7 @@ _ONE_THREAD = dict.fromkeys(THREADS, "1")
 
 
 def _read_at_start(name: str) -> bool:
-    """Whether an interpreter reads the variable when it starts, so that one that waits comes too late for it."""
+    """Says whether an interpreter reads the variable when it starts: one that already waits would miss it."""
     return name.startswith(("PYTHON", "LC_")) or name in ("LANG", "LANGUAGE")
 
 

@@ -19,7 +19,7 @@ from executor_service.runs.admission import QueueFull
 from executor_service.runs.dedup import IdReused, ResultGone
 from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.runs.queue import Abandoned, Draining, QueueTimeout
-from executor_service.sessions.interpreters import NotBranchable
+from executor_service.sessions.branching import NotBranchable
 from executor_service.sessions.reasons import SessionQueueFull, TooManySessions, UnknownSession
 from executor_service.sessions.sessions import SessionFailed
 from executor_service.workspaces.store import StoreFull, TooManyPreparations
@@ -45,7 +45,7 @@ _STORE_FULL_RETRY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class ReaderStalled(Exception):  # noqa: N818 - a fact about the caller
+class ReaderStalled(Exception):
     """The caller of a stream took nothing for so long that it counts as gone."""
 
 

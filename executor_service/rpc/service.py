@@ -153,9 +153,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._workspaces = workspaces
         self._status = status
 
-    async def ExecuteCode(  # noqa: N802
-        self, request: pb.ExecuteCodeRequest, context: Context
-    ) -> Any:
+    async def ExecuteCode(self, request: pb.ExecuteCodeRequest, context: Context) -> Any:
         try:
             result = await self._execute(*await self._check(request))
         except Exception as error:  # the boundary: each gets its status
@@ -163,9 +161,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._tell_load(context)
         return await reply_with(pb.ExecuteCodeResponse, result)
 
-    async def VerifyCode(  # noqa: N802
-        self, request: pb.VerifyCodeRequest, context: Context
-    ) -> Any:
+    async def VerifyCode(self, request: pb.VerifyCodeRequest, context: Context) -> Any:
         try:
             own(request)
             check = partial(validate_verify, request, installed=self._installed, policy=self._policy)
@@ -180,7 +176,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._tell_load(context)
         return await verify_reply(result)
 
-    async def StreamExecution(  # type: ignore[override]  # noqa: N802
+    async def StreamExecution(  # type: ignore[override]
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> None:
         try:
@@ -188,7 +184,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
-    async def PrepareWorkspace(  # noqa: N802
+    async def PrepareWorkspace(
         self, request: pb.PrepareWorkspaceRequest, context: Context
     ) -> pb.PrepareWorkspaceResponse:
         try:
@@ -196,26 +192,18 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
-    async def CreateSession(  # noqa: N802
-        self, request: pb.CreateSessionRequest, context: Context
-    ) -> pb.CreateSessionResponse:
+    async def CreateSession(self, request: pb.CreateSessionRequest, context: Context) -> pb.CreateSessionResponse:
         response = await _answered(context, lambda: self._create(own(request)))
         self._tell_load(context)
         return response
 
-    async def BranchSession(  # noqa: N802
-        self, request: pb.BranchSessionRequest, context: Context
-    ) -> pb.BranchSessionResponse:
+    async def BranchSession(self, request: pb.BranchSessionRequest, context: Context) -> pb.BranchSessionResponse:
         return await _answered(context, lambda: self._branch(request))
 
-    async def DeleteSession(  # noqa: N802
-        self, request: pb.DeleteSessionRequest, context: Context
-    ) -> pb.DeleteSessionResponse:
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         return await _answered(context, lambda: self._delete(request))
 
-    async def ListSessions(  # noqa: N802
-        self, request: pb.ListSessionsRequest, context: Context
-    ) -> pb.ListSessionsResponse:
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
         try:
             valid, table = validate_list(own(request)), self._sessions.table
         except Exception as error:  # the boundary: each gets its status
@@ -223,9 +211,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
         return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
 
-    async def GetStatus(  # noqa: N802
-        self, request: pb.GetStatusRequest, context: Context
-    ) -> pb.GetStatusResponse:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return self._status()
 
     def _tell_load(self, context: Context) -> None:

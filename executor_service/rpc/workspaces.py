@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from executor_service.workspaces.prepare.spec import Facts
 
 
-class CopyTooLarge(Exception):  # noqa: N818 - a fact about a workspace
+class CopyTooLarge(Exception):
     """The workspace would have to be copied, and is above a bound."""
 
 

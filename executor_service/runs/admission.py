@@ -21,7 +21,7 @@ _RECENT = 0.1
 _ADVICE_RANGE_S = (0.05, 30.0)
 
 
-class QueueFull(Exception):  # noqa: N818 - a decision
+class QueueFull(Exception):
     """The request has no place in the queue, or lost it to another tenant. `retry_after_s` is an estimate."""
 
     status = 429
@@ -95,7 +95,7 @@ class Admission:
         self._bytes = 0
         """Bytes that the running requests may use."""
         self._blocked = False
-        """Whether slots are free, and the request whose turn it is waits for memory."""
+        """True if slots are free, but the request whose turn it is waits for memory."""
         self._max_queued = max_queued
         self._weights = weights or {}
         self._free = max_running
@@ -108,8 +108,8 @@ class Admission:
         self._mean_s = 1.0
 
     def has_room(self, size: int = 0) -> bool:
-        """Whether a request of `size` bytes that becomes eligible now starts at once: among those that may start nobody
-        waits then."""
+        """Says whether a request of `size` bytes that becomes eligible now starts at once: if so, no request that may
+        start is waiting."""
         return self._free > 0 and not self._blocked and self._fits(size)
 
     def enter(self, now: float, *, eligible: bool, tenant: str = "", size: int = 0) -> Place:

@@ -20,11 +20,11 @@ _ENTRY_BYTES = 512
 """Bytes that an entry costs beside its result; counted, so that many small results are bounded too."""
 
 
-class IdReused(Exception):  # noqa: N818 - a decision
+class IdReused(Exception):
     """The id was used for another request."""
 
 
-class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
+class ResultGone(Exception):
     """A program with this request_id ran, and its result is no longer kept."""
 
 
@@ -64,7 +64,7 @@ class DedupTable(Generic[Run, Result]):
         return entry.run, entry.result
 
     def knows(self, request_id: str) -> bool:
-        """Whether the id is in the table. Counts nothing."""
+        """Says whether the id is in the table. Counts nothing."""
         return request_id in self._running or request_id in self._ended
 
     def begin(self, request_id: str, fingerprint: bytes, run: Run) -> None:

@@ -122,7 +122,7 @@ class SingleFlight(Generic[T]):
         await leave(self._tasks, error)
 
     def knows(self, request_id: str) -> bool:
-        """Whether work with this id is in flight, or has ended and is remembered."""
+        """Says whether work with this id is in flight, or has ended and is remembered."""
         return self._table.knows(request_id)
 
     async def do(self, request_id: str, fingerprint: bytes, work: Callable[[], Awaitable[T]]) -> tuple[T, bool]:

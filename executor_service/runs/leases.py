@@ -14,19 +14,19 @@ from typing import Protocol
 from limiter import Lease
 
 
-class LeaseRefusal(Exception):  # noqa: N818 - a decision of the limiter
+class LeaseRefusal(Exception):
     """The lease can't be bound; the text names the reason and the owner."""
 
 
-class LeaseGone(Exception):  # noqa: N818 - a decision of the limiter
+class LeaseGone(Exception):
     """The lease is bound to an earlier life of this server: what ran under it is lost."""
 
 
-class LimiterDown(Exception):  # noqa: N818 - a fact about another service
+class LimiterDown(Exception):
     """The limiter can't be reached, or this server's session with it has lapsed."""
 
 
-class LeaseQueueFull(Exception):  # noqa: N818 - a decision of the limiter
+class LeaseQueueFull(Exception):
     """The limiter takes no more requests into its queue."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -52,7 +52,7 @@ class Claim(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the limiter has still to be heard before it is `confirmed()`."""
+        """True if the limiter must still answer before it is `confirmed()`."""
         ...
 
     async def confirmed(self) -> None:
@@ -71,7 +71,7 @@ class Claim(Protocol):
 class LeaseGate(Protocol):
     @property
     def needs_queue(self) -> bool:
-        """Whether a run that brings no lease has to wait for one."""
+        """True if a run that brings no lease has to wait for one."""
         ...
 
     def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:

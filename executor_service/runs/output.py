@@ -40,7 +40,7 @@ class OutputReader:
         self._places = dict.fromkeys(Stream, 0)
 
     def reads(self, log: OutputLog) -> bool:
-        """Whether it reads this log."""
+        """Says whether it reads this log."""
         return self._log is log
 
     def take(self, most: int) -> tuple[Stream, bytes] | None:

@@ -40,18 +40,18 @@ Follower = Callable[[OutputLog], None]
 """Is called in the event loop with the output of a run so far, whenever there is more. Must not block or raise."""
 
 
-class Abandoned(Exception):  # noqa: N818 - a fact about a run
+class Abandoned(Exception):
     """The call that brought the run was cancelled before its program started, and another call had just joined it."""
 
     def __init__(self) -> None:
         super().__init__("the run was given up by its first caller before it started; ask again")
 
 
-class Draining(Exception):  # noqa: N818 - a state of the server
+class Draining(Exception):
     """The server is ending; the program was not started."""
 
 
-class QueueTimeout(Exception):  # noqa: N818 - a decision
+class QueueTimeout(Exception):
     """The request waited for as long as this server lets anybody wait; the program was not started."""
 
     status = 429
@@ -88,7 +88,7 @@ class _Run(Flight[ExecutionResult]):
 
     @property
     def started(self) -> bool:
-        """Whether the program may have run."""
+        """True if the program may have run."""
         return self.attempt is not None and self.attempt.started
 
     def refuse(self, refusal: QueueFull) -> None:
@@ -216,7 +216,7 @@ class ExecutionQueue:
         return Load(running - min(self._answered, running), queued, most)
 
     def knows(self, request_id: str) -> bool:
-        """Whether a run with this id is in flight, or has ended and is remembered."""
+        """Says whether a run with this id is in flight, or has ended and is remembered."""
         return self._table.knows(request_id)
 
     @property

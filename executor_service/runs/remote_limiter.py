@@ -123,7 +123,7 @@ class _Claim:
         self._binding = binding
         self.failed = False
         self.checked = False
-        """Whether it was found valid, so that a program may have run under it."""
+        """True if it was found valid, so that a program may have run under it."""
 
     @property
     def waits(self) -> bool:

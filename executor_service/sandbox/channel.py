@@ -83,7 +83,7 @@ class Channel:
 
     @property
     def ready(self) -> bool:
-        """Whether `take()` has something to say: a frame, or that none will come."""
+        """True if `take()` has something to say: a frame, or that none will come."""
         if self._next is None and (self._came or self._large) and not self._ended:
             self._parse()
         return self._next is not None or self._ended

@@ -44,13 +44,13 @@ class GroupTree:
 
     folder: Path | None = None
     resets: bool = False
-    """Whether the kernel can reset a peak (6.12)."""
+    """True if the kernel can reset a peak (6.12)."""
     reason: str = ""
     """Why there are none, where somebody wanted them."""
 
     @property
     def works(self) -> bool:
-        """Whether boxes have groups."""
+        """True if boxes have groups."""
         return self.folder is not None
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:

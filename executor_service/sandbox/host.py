@@ -91,7 +91,7 @@ class Host:
 
     @property
     def bare(self) -> bool:
-        """Whether there are no namespaces."""
+        """True if there are no namespaces."""
         return self.level is IsolationLevel.LANDLOCK
 
     @property
@@ -208,8 +208,8 @@ def _uid_base(boxes: int) -> int | None:
 
 @cache
 def _claim(first: int) -> bool:
-    """Whether no other server has the uids from `first` on: those that share its network namespace say so by the name
-    of a socket, which goes with this process."""
+    """Claims the uids from `first` on; False if another server has them. Servers that share its network namespace claim
+    uids by the name of a socket, which goes with this process."""
     name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         name.bind(f"\0fairbox-uids-{first}")

@@ -52,8 +52,8 @@ def _events() -> Path:
 
 @dataclass(slots=True)
 class KernelKills:
-    """Whether the kernel has killed for want of memory lately. Somebody calls `look()` every LOOK_S: by that much a
-    kill may seem later than it was."""
+    """Watches for recent kills by the kernel for want of memory. Somebody calls `look()` every LOOK_S, so a kill may
+    seem later than it was by that much."""
 
     clock: Clock
     count: Callable[[], int] = kernel_kills
@@ -68,7 +68,7 @@ class KernelKills:
         self._seen = now
 
     def during(self, seconds: float) -> bool:
-        """Whether it has, in the last `seconds`."""
+        """Says whether it has killed in the last `seconds`."""
         self.look()
         return self._rose_at >= self.clock.now() - seconds
 

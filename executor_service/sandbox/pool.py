@@ -14,9 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 
 from executor_service.cleanup import to_the_end
@@ -26,6 +24,7 @@ from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.sandbox.sandbox import Sandbox
+from executor_service.sandbox.shelf import Demand, PoolStatistics, Shelf
 from executor_service.sandbox.zygote import Profile, Zygote
 from fairbox.clock import Clock
 
@@ -35,76 +34,12 @@ _READY_WITHIN_S = 30.0
 _LOADED_WITHIN_S = 120.0
 """The same where the profile has to be loaded first."""
 _TICK_S = 5.0
-_PERIOD_S = 30.0
-"""Boxes that were used at once in this period, or the one before, are kept."""
 _BACKOFF_S, _BACKOFF_MOST_S = 0.1, 2.0
 """Between attempts to make a box where the last ones failed: this times their number, up to this."""
 _RELOAD_S, _RELOAD_MOST_S = 2.0, 300.0
 """Between attempts to load a profile, doubled up to this: each costs seconds of CPU time."""
 _FAILURES = 3
 """So many boxes in a row that can't be made are a reason to tell those who wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """Boxes by state, and takers that wait."""
-
-    ready: int
-    used: int
-    pending: int
-    waiting: int
-    made_total: int
-
-
-@dataclass(slots=True)
-class _Demand:
-    """The most boxes in use at once, in this period and the one before."""
-
-    began: float
-    now_most: int = 0
-    before: int = 0
-
-    def note(self, used: int, now: float) -> None:
-        if now - self.began >= _PERIOD_S:
-            self.before = self.now_most if now - self.began < 2 * _PERIOD_S else 0
-            self.now_most, self.began = 0, now
-        self.now_most = max(self.now_most, used)
-
-    @property
-    def most(self) -> int:
-        return max(self.now_most, self.before)
-
-
-@dataclass(eq=False, slots=True)
-class _Shelf:
-    """The boxes of one profile."""
-
-    profile: Profile
-    free: list[int]
-    """Numbers that no box has."""
-    demand: _Demand
-    zygote: Zygote | None = None
-    """None: not loaded, or being loaded."""
-    failure: SandboxFailure | None = None
-    """Why the last attempt to load it failed."""
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    tried: asyncio.Event = field(default_factory=asyncio.Event)
-    boxes: set[Sandbox] = field(default_factory=set)
-    """All whose numbers are taken: those below, and those that are being taken down."""
-    pending: set[Sandbox] = field(default_factory=set)
-    """Will be ready without anybody's doing: made, or cleared."""
-    ready: list[Sandbox] = field(default_factory=list)
-    used: set[Sandbox] = field(default_factory=set)
-    takers: deque[asyncio.Future[Sandbox]] = field(default_factory=deque)
-    made: int = 0
-    failures: int = 0
-
-    def forget(self, box: Sandbox) -> None:
-        """It is dead, or to die: nobody gets it any more. Idempotent."""
-        self.pending.discard(box)
-        self.used.discard(box)
-        if box in self.ready:
-            self.ready.remove(box)
 
 
 class SandboxPool:
@@ -130,12 +65,10 @@ class SandboxPool:
         self._limits = limits
         self._spare = spare
         self._most = most
-        self._shelves = {
-            profile.name: _Shelf(
-                profile, list(range(index * most + most - 1, index * most - 1, -1)), _Demand(clock.now())
-            )
-            for index, profile in enumerate(profiles)
-        }
+        self._shelves: dict[str, Shelf] = {}
+        for index, profile in enumerate(profiles):
+            numbers = range(index * most, (index + 1) * most)
+            self._shelves[profile.name] = Shelf(profile, [*reversed(numbers)], Demand(clock.now()))
         self.leases = LeasePage(most * len(profiles))
         """Until when work under leases may run, and where there is some."""
         self._tasks = asyncio.TaskGroup()
@@ -183,7 +116,7 @@ class SandboxPool:
         return {name: shelf.profile for name, shelf in self._shelves.items()}
 
     def loaded(self, name: str) -> bool:
-        """Whether a profile can be used at once. If not, it is loaded from now on."""
+        """Says whether a profile can be used at once. If not, starts to load it."""
         self._shelves[name].wanted.set()
         return self._shelves[name].zygote is not None
 
@@ -201,10 +134,7 @@ class SandboxPool:
 
     def statistics(self) -> Mapping[str, PoolStatistics]:
         """Boxes by profile."""
-        return {
-            name: PoolStatistics(len(shelf.ready), len(shelf.used), len(shelf.pending), len(shelf.takers), shelf.made)
-            for name, shelf in self._shelves.items()
-        }
+        return {name: shelf.statistics() for name, shelf in self._shelves.items()}
 
     def take(self, plan: Plan) -> _Taken:
         """A sandbox that has what `plan` says and is ready to run it, for a block. SandboxFailure on entering it when
@@ -222,11 +152,10 @@ class SandboxPool:
             self._release(shelf, box)
             raise
 
-    async def _box(self, shelf: _Shelf) -> Sandbox:
+    async def _box(self, shelf: Shelf) -> Sandbox:
         if shelf.zygote is None and shelf.failure is not None:
             raise shelf.failure
-        waiting: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
-        shelf.takers.append(waiting)
+        waiting = shelf.join()
         self._serve(shelf)
         if waiting.done():
             return waiting.result()  # the usual case
@@ -241,45 +170,24 @@ class SandboxPool:
                 raise shelf.failure or SandboxFailure("set-up", 0, text, started=False) from None
             raise
         finally:
-            if waiting in shelf.takers:
-                shelf.takers.remove(waiting)
+            shelf.leave(waiting)
 
-    def _release(self, shelf: _Shelf, box: Sandbox) -> None:
-        """Its user is gone; the next worker is on the way, or was ready before this use was over."""
-        if box in shelf.used:
-            shelf.used.remove(box)
-            if not box.doomed:
-                shelf.pending.add(box)
-        if box.streams:
-            self._shelve(shelf, box)
-
-    def _shelve(self, shelf: _Shelf, box: Sandbox) -> None:
-        """A worker waits in it."""
-        if box in shelf.pending:
-            shelf.pending.remove(box)
-            shelf.ready.append(box)
+    def _release(self, shelf: Shelf, box: Sandbox) -> None:
+        if shelf.release(box):
             self._serve(shelf)
 
-    def _serve(self, shelf: _Shelf) -> None:
+    def _serve(self, shelf: Shelf) -> None:
         """Gives takers what is ready, and makes what is missing."""
-        while shelf.takers and shelf.ready:
-            waiting = shelf.takers.popleft()
-            if not waiting.done():
-                box = shelf.ready.pop()
-                shelf.used.add(box)
-                waiting.set_result(box)
+        shelf.assign()
         target = self._target(shelf)
         if shelf.zygote is not None and not self._closing:
-            missing = max(len(shelf.takers) - len(shelf.pending), target - len(shelf.boxes))
-            for _ in range(min(missing, len(shelf.free))):
+            for _ in range(shelf.missing(target)):
                 self._make(shelf, shelf.zygote)
 
-    def _target(self, shelf: _Shelf) -> int:
-        """So many boxes there should be."""
-        shelf.demand.note(len(shelf.used), self._clock.now())
-        return min(shelf.demand.most + self._spare, self._most)
+    def _target(self, shelf: Shelf) -> int:
+        return shelf.target(self._clock.now(), self._spare, self._most)
 
-    def _make(self, shelf: _Shelf, zygote: Zygote) -> None:
+    def _make(self, shelf: Shelf, zygote: Zygote) -> None:
         box = Sandbox(
             self._host,
             zygote,
@@ -291,9 +199,7 @@ class SandboxPool:
             on_ready=lambda box: self._ready(shelf, box),
             on_gone=lambda box: self._gone(shelf, box),
         )
-        shelf.made += 1
-        shelf.boxes.add(box)
-        shelf.pending.add(box)
+        shelf.add(box)
         self._tasks.create_task(self._open(box), name=f"box {box.number}")
 
     async def _open(self, box: Sandbox) -> None:
@@ -303,11 +209,12 @@ class SandboxPool:
             box.failure = failure
             box.kill()
 
-    def _ready(self, shelf: _Shelf, box: Sandbox) -> None:
+    def _ready(self, shelf: Shelf, box: Sandbox) -> None:
         shelf.failures = 0
-        self._shelve(shelf, box)
+        if shelf.shelve(box):
+            self._serve(shelf)
 
-    def _gone(self, shelf: _Shelf, box: Sandbox) -> None:
+    def _gone(self, shelf: Shelf, box: Sandbox) -> None:
         if self._closing:
             return
         shelf.forget(box)
@@ -316,7 +223,7 @@ class SandboxPool:
             _log.error("box %d of %s: %s", box.number, box.profile, box.failure)
         self._tasks.create_task(self._bury(shelf, box), name=f"end of box {box.number}")
 
-    async def _bury(self, shelf: _Shelf, box: Sandbox) -> None:
+    async def _bury(self, shelf: Shelf, box: Sandbox) -> None:
         await box.close()
         if shelf.failures:
             await asyncio.sleep(min(_BACKOFF_S * shelf.failures, _BACKOFF_MOST_S))
@@ -324,10 +231,10 @@ class SandboxPool:
         shelf.free.append(box.number)
         if shelf.failures >= _FAILURES and box.failure is not None:
             shelf.failures = 0
-            _refuse(shelf, box.failure)
+            shelf.refuse(box.failure)
         self._serve(shelf)
 
-    async def _keep(self, shelf: _Shelf) -> None:
+    async def _keep(self, shelf: Shelf) -> None:
         """Loads a profile once it is wanted, and again when its zygote has died; the boxes died with it."""
         pause_s = _RELOAD_S
         with contextlib.suppress(asyncio.CancelledError):
@@ -345,11 +252,11 @@ class SandboxPool:
                         _log.error("profile %s can't be loaded: %s", shelf.profile.name, failure)
                     shelf.failure = failure
                     shelf.tried.set()
-                    _refuse(shelf, failure)
+                    shelf.refuse(failure)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _RELOAD_MOST_S)
 
-    def _loaded(self, shelf: _Shelf, zygote: Zygote) -> None:
+    def _loaded(self, shelf: Shelf, zygote: Zygote) -> None:
         shelf.zygote, shelf.failure = zygote, None
         shelf.tried.set()
         self._serve(shelf)
@@ -361,11 +268,10 @@ class SandboxPool:
                 for shelf in self._shelves.values():
                     self._fit(shelf)
 
-    def _fit(self, shelf: _Shelf) -> None:
+    def _fit(self, shelf: Shelf) -> None:
         """Gives up what is not needed, or makes what is missing."""
-        surplus = shelf.ready[: max(0, len(shelf.boxes) - self._target(shelf))]
+        surplus = shelf.give_up(self._target(shelf))
         for box in surplus:
-            shelf.forget(box)
             box.kill()
         if not surplus:
             self._serve(shelf)
@@ -391,10 +297,3 @@ class _Taken:
             await self._sandbox.__aexit__(kind, error, trace)
         finally:
             self._boxes._release(self._boxes._shelves[self._plan.profile], self._sandbox.box)
-
-
-def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:
-    """Raises the failure in all takers that wait, so that they need not wait any longer."""
-    for waiting in shelf.takers:
-        if not waiting.done():
-            waiting.set_exception(failure)

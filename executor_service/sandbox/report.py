@@ -58,7 +58,7 @@ class WorkspaceMount:
     target: str
     """Path at which programs find it."""
     branches: bool = False
-    """Whether what has it may be branched."""
+    """True if the run or session that mounts it may be branched."""
     most_bytes: int = 0
     """Most bytes of a private copy, made if nothing can be mounted."""
     read_only: bool = False
@@ -124,7 +124,7 @@ Take = Callable[[Report, int], Awaitable[None]]
 of the work folder; both stay until it returns."""
 
 
-class SandboxFailure(Exception):  # noqa: N818 - it is a fact about one sandbox, not a mistake of the caller
+class SandboxFailure(Exception):
     """A sandbox did not do its job. `stage` names the step; `started` whether the program may have run."""
 
     def __init__(self, stage: str, number: int, text: str, *, started: bool) -> None:

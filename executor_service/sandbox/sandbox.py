@@ -114,7 +114,7 @@ class Sandbox:
         asyncio.get_running_loop().add_reader(self._control, self._read)
 
     def restricts(self, memory_bytes: int, processes: int) -> bool:
-        """Whether its init is to set these limits of its control groups for the coming use, which has them then."""
+        """Says whether its init is to set these limits of its control groups for the coming use, and records them."""
         changed = self._limits != (memory_bytes, processes) and self._host.groups.works
         self._limits = (memory_bytes, processes)
         return changed

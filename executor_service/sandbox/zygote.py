@@ -36,7 +36,7 @@ _ROOM_FOR_NAMES = 2048
 
 
 async def wait_readable(handle: int, timeout: float) -> bool:
-    """Whether a descriptor could be read within `timeout` seconds; for a pidfd, whether its process has ended."""
+    """Says whether a descriptor could be read within `timeout` seconds; for a pidfd, whether its process has ended."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -72,9 +72,9 @@ class Profile:
     name: str
     packages: tuple[str, ...] = ()
     lean: bool = False
-    """Whether not even the common modules of the standard library are loaded, nor what serves cells."""
+    """True to load not even the common modules of the standard library, nor the code that serves cells."""
     ahead: bool = True
-    """Whether it is loaded when the server starts, or when it is first wanted."""
+    """True to load it when the server starts; False: when it is first wanted."""
 
 
 class Zygote:

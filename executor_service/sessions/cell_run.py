@@ -135,7 +135,7 @@ class CellRun:
             self._kill(Ended("was killed: its interpreter did not take a cell", Cause.POLICY), Killed.NOT)
 
     async def _over_in_time(self) -> bool:
-        """Whether it answers, or its interpreter ends, before its wall time is over."""
+        """Says whether it answers, or its interpreter ends, before its wall time is over."""
         waited_s = partial(self._family.starved_s, self._member)
         time = WallTime(self._clock, self._limits.wall_time_s, waited_s, self._began)
         left_s = time.limit_s
@@ -146,7 +146,7 @@ class CellRun:
         return True
 
     async def _over_within(self, seconds: float) -> bool:
-        """Whether it answers, or its interpreter ends, within that time."""
+        """Says whether it answers, or its interpreter ends, within that time."""
         self._over = self._over or await self._member.heard(seconds)
         return self._over
 

@@ -78,7 +78,7 @@ class Interpreter:
     """Why it is being killed."""
 
     async def heard(self, within_s: float) -> bool:
-        """Whether its channel has something to say, or it has ended; waits for so long."""
+        """Waits that long, and says whether its channel has something to say, or it has ended."""
         if not self.channel.ready and not self.gone.done():
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from executor_service.model import Cause
 
 
-class UnknownSession(Exception):  # noqa: N818 - a fact about a session
+class UnknownSession(Exception):
     """No session has this id, or none any more. The cause is POLICY if its own code can have ended it."""
 
     def __init__(self, session_id: str, reason: str, cause: Cause = Cause.INFRA) -> None:
@@ -15,11 +15,11 @@ class UnknownSession(Exception):  # noqa: N818 - a fact about a session
         self.cause = cause
 
 
-class SessionQueueFull(Exception):  # noqa: N818 - a state of a session
+class SessionQueueFull(Exception):
     """A cell runs, and what was asked for can't wait, or too many wait already."""
 
 
-class TooManySessions(Exception):  # noqa: N818 - a decision
+class TooManySessions(Exception):
     """The server has as many sessions as it may, and none that another tenant has borrowed."""
 
     def __init__(self, most: int, bound: str) -> None:

@@ -39,7 +39,7 @@ _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""
 
 
-class SessionFailed(Exception):  # noqa: N818 - a fact about one session
+class SessionFailed(Exception):
     """The session could not be made; the text says at which step."""
 
 
@@ -155,7 +155,7 @@ class Sessions:
                 self._end(session, Ended("was given up by its creator"))
 
     def taken(self, session_id: str) -> bool:
-        """Whether one who enters now has to wait. False for a session that does not live."""
+        """Says whether a cell that enters now has to wait. False for a session that does not live."""
         session = self.table.live.get(session_id)
         return session is not None and session.busy
 

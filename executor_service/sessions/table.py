@@ -155,7 +155,7 @@ class SessionTable:
         return at_once, len(mine) - len(at_once) - sum(debt.tenant == tenant for debt in self._debts)
 
     def owes(self, tenant: str) -> bool:
-        """Whether the tenant's next session in which no cell runs has to end for another tenant."""
+        """Says whether the tenant's next session in which no cell runs has to end for another tenant."""
         return any(debt.tenant == tenant for debt in self._debts)
 
     def release(self, number: int, tenant: str) -> None:

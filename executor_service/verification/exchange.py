@@ -21,7 +21,7 @@ _MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
 """Characters that are kept of what a checker says."""
 
 
-class ParticipantEnded(Exception):  # noqa: N818 - a fact about one side
+class ParticipantEnded(Exception):
     """The side that was asked has ended, or was killed because its time was over."""
 
 

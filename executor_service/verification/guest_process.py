@@ -76,7 +76,7 @@ class GuestProcess:
     async def starved_s(self, within_s: float) -> float:
         """Seconds that it, or a process below it, has waited for a processor; 0 if that is not known in time."""
         self._starved_s = None
-        self._sandbox.ask_starved(0)
+        self._sandbox.orders.ask_starved(0)
         with contextlib.suppress(TimeoutError):
             await self._events(within_s, until=lambda: self._starved_s is not None)
         return self._starved_s or 0.0
@@ -85,7 +85,7 @@ class GuestProcess:
         """Ends it; the first reason stays."""
         if self._killed is Killed.NOT:
             self._killed = reason
-            self._sandbox.end()
+            self._sandbox.orders.end()
 
     async def end(self) -> Report:
         """Ends it if it still lives, and says what it did."""
@@ -93,7 +93,7 @@ class GuestProcess:
             with contextlib.suppress(TimeoutError):
                 await self._events(_EXIT_WITHIN_S, until=lambda: self._exited is not None)
         if self._ended is None:
-            self._sandbox.end()
+            self._sandbox.orders.end()
             try:
                 await self._events(_END_WITHIN_S)
             except TimeoutError:

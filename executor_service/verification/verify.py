@@ -79,7 +79,7 @@ class Verifier:
         return replace(result, deduplicated=known)
 
     def knows(self, request_id: str) -> bool:
-        """Whether a verification with this id is in flight, or has ended and is remembered."""
+        """Says whether a verification with this id is in flight, or has ended and is remembered."""
         return self._once.knows(request_id)
 
 

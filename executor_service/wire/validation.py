@@ -139,7 +139,7 @@ def validate(
 
 
 def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> bool:
-    """Whether it is no more than that."""
+    """Says whether `value` is at most `most`; notes an error if not."""
     if value > most:
         found.append(FieldError(field, f"has {value} {unit}, must have at most {most}"))
     return value <= most
@@ -223,7 +223,7 @@ def check_files(
 
 
 def check_room(found: list[FieldError], files: Sequence[InputFile], limits: Limits, code_size: int = 0) -> None:
-    """Whether code and files fit into the private folders."""
+    """Checks that code and files fit into the private folders."""
     needed = disk_use(files) + -(-code_size // PAGE) * PAGE
     if needed > limits.disk_bytes:
         found.append(FieldError("limits.disk_bytes", f"is {limits.disk_bytes}, but code and files need {needed}"))

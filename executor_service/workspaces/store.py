@@ -21,7 +21,7 @@ _WAITING_BYTES = 256 << 20
 """Most bytes of a tenant's waiting bundles, which are in memory."""
 
 
-class TooManyPreparations(Exception):  # noqa: N818 - a decision
+class TooManyPreparations(Exception):
     """The tenant has as many preparations waiting as it may."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TooManyPreparations(Exception):  # noqa: N818 - a decision
         super().__init__(f"preparations of this tenant wait already, {most}")
 
 
-class StoreFull(Exception):  # noqa: N818 - a decision
+class StoreFull(Exception):
     """The workspaces in use leave no room for one more."""
 
     def __init__(self, needed: int, held: int, most: int) -> None:

@@ -58,19 +58,19 @@ _TICK_S = 2.0
 """Between two looks at what has become idle."""
 
 
-class UnknownWorkspace(Exception):  # noqa: N818 - a fact about a request
+class UnknownWorkspace(Exception):
     """This server has no workspace of that id."""
 
 
-class SourceUnreachable(Exception):  # noqa: N818 - a fact about another service
+class SourceUnreachable(Exception):
     """The remote did not give what was asked for, or what was there went at that moment: asking again may help."""
 
 
-class PreparationTimeout(Exception):  # noqa: N818 - a decision
+class PreparationTimeout(Exception):
     """The preparation took longer than workspace_timeout_s, or waited an hour for those before it."""
 
 
-class PreparationFailed(Exception):  # noqa: N818 - a fact
+class PreparationFailed(Exception):
     """The workspace can't be prepared: a fault of the executor, or of the disk."""
 
 

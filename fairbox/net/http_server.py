@@ -142,7 +142,7 @@ class _WithoutBytes(logging.Filter):
         self._untold = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is told."""
+        """Says whether to log the record."""
         kind = record.exc_info[0] if record.exc_info else None
         if kind is None or kind.__module__ != _ERRORS:
             return True

@@ -57,9 +57,9 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def _claim(port: int) -> bool:
-    """Whether no other process was given the port of late; from now on no other one is.
+    """Claims the port; False if another process holds a claim on it.
 
-    A claim is a name that the kernel knows, in the network that the port is in, until the process ends or forgets it.
+    A claim is a name that the kernel knows, in the port's network, until the process ends or forgets it.
     """
     if (handle := _claims.pop(port, None)) is None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:

@@ -179,7 +179,7 @@ class HealthServer:
         return self
 
     async def set_ready(self, ready: bool) -> None:
-        """Whether calls should be sent here."""
+        """Sets whether calls should be sent here."""
         for name in ("", "readiness"):
             await self._servicer.set(name, _SERVING if ready else _NOT_SERVING)
 

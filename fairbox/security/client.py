@@ -58,7 +58,7 @@ class ClientSecurity:
 
     @property
     def plain(self) -> bool:
-        """Whether there is neither TLS nor a token."""
+        """True if there is neither TLS nor a token."""
         return not (self.tls_ca or self.token_file)
 
     def check_target(self, target: str) -> None:
@@ -104,7 +104,7 @@ def _named(prefix: str, name: str) -> str:
 
 
 def is_local(target: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Says whether data sent there stays on this machine."""
     if target.startswith("unix:"):
         return True
     host = _SCHEME.sub("", target).rpartition(":")[0].strip("[]")

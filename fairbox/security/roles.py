@@ -23,7 +23,7 @@ class Role(StrEnum):
     """Sees and changes what belongs to everybody: buckets, leases, sessions."""
 
 
-class TenantRefused(Exception):  # noqa: N818 - a decision
+class TenantRefused(Exception):
     """A request names a tenant that its token is not for. The text names the field, its value and what is allowed."""
 
 
@@ -36,7 +36,7 @@ class Identity:
     """The only one that its requests may be for; empty: any."""
 
     def has(self, role: Role) -> bool:
-        """Whether it may do what that role may."""
+        """Says whether it may do what that role may."""
         return role in self.roles
 
     def for_tenant(self, given: str, field: str = "tenant") -> str:
@@ -60,8 +60,8 @@ def current_identity() -> Identity:
 
 
 def still_permitted() -> bool:
-    """Whether the call that this task handles would be let in now: its token may have been taken out of the file. For
-    streams, which outlive rotations."""
+    """Says whether the call that this task handles would be let in now: its token may have been removed from the file.
+    For streams, which outlive rotations."""
     return _STILL.get()()
 
 

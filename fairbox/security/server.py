@@ -178,7 +178,7 @@ class PortGuard:
 
     @property
     def guarded(self) -> bool:
-        """Whether strangers are kept out."""
+        """True if strangers are kept out."""
         return self.harmless or self.access is not None or (self.tls is not None and self.tls.mutual)
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
@@ -230,7 +230,7 @@ class ServerSecurity:
 
     @property
     def guarded(self) -> bool:
-        """Whether every port that was made keeps strangers out."""
+        """True if every port that was made keeps strangers out."""
         return all(guard.guarded for guard in self._guards)
 
     def facts(self) -> SecurityStatus:

@@ -144,7 +144,7 @@ class ServerTls:
         """With the certificate in use, once a port speaks HTTPS."""
         self._version = 0
         self.mutual = bool(client_ca)
-        """Whether clients must show a certificate."""
+        """True if clients must show a certificate."""
         self.problem = ""
         """Why the files of this moment are not in use; empty: they are."""
         self._load()
@@ -215,7 +215,7 @@ class ServerTls:
                 self.problem = str(error)
 
     def _load(self) -> bool:
-        """Whether there was anything new."""
+        """Loads the files, and says whether anything was new."""
         contents = self._files.look()
         if contents is None:
             return False

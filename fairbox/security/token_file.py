@@ -32,5 +32,5 @@ def read_token(path: str, setting: str) -> str:
 
 
 def matches(token: str, given: str) -> bool:
-    """Whether a client gave the right token; the time that this takes does not tell how much of it was right."""
+    """Says whether a client gave the right token; the time this takes does not reveal how much of it was right."""
     return hmac.compare_digest(token.encode(), given.encode("utf-8", "replace"))

@@ -143,7 +143,7 @@ class Keyring:
         return self._table
 
     def _load(self) -> bool:
-        """Whether there was anything new."""
+        """Loads the files, and says whether anything was new."""
         contents = self._files.look()
         if contents is None:
             return False

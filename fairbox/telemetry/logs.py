@@ -28,7 +28,7 @@ _LONGEST = 8_192
 _LONGEST_TRACEBACK = 16_384
 _FACTS: ContextVar[Mapping[str, str]] = ContextVar("facts of the log", default={})  # noqa: B039 - never written to
 _in_json = False
-"""Whether this process writes JSON."""
+"""True if this process writes JSON."""
 
 
 @contextlib.contextmanager

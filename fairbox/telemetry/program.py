@@ -105,11 +105,11 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
 
 
 def _by_environment() -> bool:
-    """Whether OpenTelemetry's own variables ask for traces."""
+    """Says whether OpenTelemetry's own variables ask for traces."""
     asked = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     return bool(asked) and os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
 
 
 def _disabled() -> bool:
-    """Whether they turn the SDK off: it then makes no spans, and gives all the same empty ids."""
+    """Says whether those variables turn the SDK off: it then makes no spans, and gives them all the same empty ids."""
     return os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"

@@ -66,7 +66,7 @@ def install(tracer: Tracer | None, statistics: Callable[[], TracingStatistics] |
 
 
 def enabled() -> bool:
-    """Whether tracing is on."""
+    """Says whether tracing is on."""
     return _tracer is not None
 
 

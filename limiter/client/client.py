@@ -127,7 +127,7 @@ class LimiterClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the limiter has welcomed the stream that is open now."""
+        """True if the limiter has welcomed the stream that is open now."""
         return self._runner.machine.welcomed
 
     @property

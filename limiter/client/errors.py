@@ -9,11 +9,11 @@ class LimiterError(FairboxError):
     """Base of everything that the limiter's clients raise."""
 
 
-class QueueTimeout(LimiterError):  # noqa: N818 - the field's name
+class QueueTimeout(LimiterError):
     """The request waited for its whole queue timeout. It has left the queue."""
 
 
-class QueueFull(LimiterError):  # noqa: N818 - the field's name
+class QueueFull(LimiterError):
     """The queue takes no more requests; ask again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
@@ -21,13 +21,13 @@ class QueueFull(LimiterError):  # noqa: N818 - the field's name
         self.retry_after = retry_after
 
 
-class UnknownBucket(LimiterError):  # noqa: N818 - the field's name
+class UnknownBucket(LimiterError):
     """No bucket has that name; the text lists those that exist."""
 
 
-class LeaseRefused(LimiterError):  # noqa: N818 - the field's name
+class LeaseRefused(LimiterError):
     """The request is not acceptable; the text names the field, its value and what is allowed."""
 
 
-class LimiterUnavailable(LimiterError):  # noqa: N818 - the field's name
+class LimiterUnavailable(LimiterError):
     """The limiter can't be reached, or is going away. Nothing is held for the caller; asking again is safe."""

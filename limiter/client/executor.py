@@ -100,12 +100,12 @@ class ExecutorSession:
 
     @property
     def valid(self) -> bool:
-        """Whether bound work may run now. Check it immediately before user code starts."""
+        """True if bound work may run now. Check it immediately before user code starts."""
         return self._clock.now() < self._runner.machine.valid_until
 
     @property
     def connected(self) -> bool:
-        """Whether the limiter has welcomed the stream that is open now."""
+        """True if the limiter has welcomed the stream that is open now."""
         return self._runner.machine.welcomed
 
     @property
@@ -127,7 +127,7 @@ class ExecutorSession:
             callback()
 
     def vouches(self, lease: LeaseLike) -> bool:
-        """Whether work may run under the lease now: it is bound here and not lost, and the session is valid."""
+        """Says whether work may run under the lease now: it is bound here and not lost, and the session is valid."""
         known = Lease.of(lease)
         return self.valid and bool(self._runner.machine.held.get(known)) and known not in self._disowned
 

@@ -125,7 +125,7 @@ class GrpcConnection:
         self._go_on: bool | None = None
         """Once it is lost: whether another address is to be tried at once."""
         self.given_up = False
-        """Whether this side has ended it, and not the limiter or gRPC."""
+        """True if this side has ended it, not the limiter or gRPC."""
 
     async def send(self, frame: pb.SessionRequest) -> None:
         """Writes one frame."""

@@ -1,9 +1,9 @@
-"""Whether a client's connection still carries anything, as a pure state machine: what is heard and sent goes in.
+"""Detects dead connections of a client, as a pure state machine: events heard and sent go in.
 
-A connection can be dead without anybody being told, as when a machine is lost: keepalive takes 14 s to notice, and a
-client that waits has nothing to say by which it would. So it sends a heartbeat when it has heard nothing for a while,
-and gives the connection up when nothing is heard for as long again. Whoever neither waits for nor holds anything sends
-none. Executors have heartbeats of their own, which their sessions live by.
+A connection can be dead without anybody noticing, as when a machine is lost: keepalive takes 14 s to notice, and a
+client that only waits sends nothing that would reveal it. So the client sends a heartbeat when it has heard nothing for
+a while, and gives the connection up when it hears nothing for as long again. A client that neither waits for nor holds
+anything sends none. Executors have heartbeats of their own, which keep their sessions alive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KeepAlive:
         return self._due
 
     def dead(self, now: float) -> bool:
-        """Whether the connection is to be given up."""
+        """Says whether to give the connection up."""
         if now < self._due:
             return False
         if now > self._due + _OVERSLEPT_S:

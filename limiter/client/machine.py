@@ -56,7 +56,7 @@ class SessionMachine:
         self.epoch = 0
         """Epoch of the limiter that said welcome last; 0 before the first."""
         self.welcomed = False
-        """Whether the current connection is usable."""
+        """True if the current connection is usable."""
         self.valid_until = float("-inf")
         """Executor: bound work may run until then."""
         self.waiting: dict[str, Wanted] = {}
@@ -262,7 +262,7 @@ class SessionMachine:
         return deadline if deadline < float("inf") else None
 
     def stalled(self, now: float) -> bool:
-        """Whether an acknowledgement is so late that the connection must be taken for dead."""
+        """Says whether an acknowledgement is so late that the connection must be taken for dead."""
         if self._pulse is not None:
             return self.welcomed and self._pulse.dead(now)
         oldest = next(iter(self._unacked.values()), None)

@@ -7,7 +7,7 @@ from typing import Protocol
 from limiter.v1 import limiter_pb2 as pb
 
 
-class ConnectionLost(Exception):  # noqa: N818 - a fact about the network
+class ConnectionLost(Exception):
     """The stream has ended or could not be opened; the text says why."""
 
     def __init__(self, why: str, *, go_on: bool = False) -> None:

@@ -200,13 +200,13 @@ class Bucket:
         return self.limits.max_in_flight if self.adaptive is None else self.adaptive.limit
 
     def fits(self, request: Request) -> bool:
-        """Whether tokens are free for the request. What is heavier than an adapted limit fits alone, because the limit
-        only rises with work that ends."""
+        """Says whether tokens are free for the request. A request heavier than an adapted limit fits alone, because the
+        limit only rises with work that ends."""
         held, cap = self.held, self.cap
         return request.tokens <= cap - held or (held == 0 < cap)
 
     def has_room(self, tokens: int) -> bool:
-        """Whether so many tokens that an earlier leader has granted are within the limit."""
+        """Says whether so many tokens that an earlier leader granted are within the limit."""
         return self.held + tokens <= self.limits.max_in_flight
 
     def ready_at(self) -> float:

@@ -155,11 +155,11 @@ class LimiterCore:
 
     @property
     def recovering(self) -> bool:
-        """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
+        """True if nothing is granted yet, because programs of an earlier leader may be running uncounted."""
         return self._ledger.recovery.active
 
     def heeds_claims(self, now: float) -> bool:
-        """Whether a client may bring what an earlier leader gave it."""
+        """Says whether a client may bring what an earlier leader gave it."""
         return self._ledger.recovery.heeds_claims(now)
 
     @property

@@ -79,8 +79,9 @@ class Deadlines(Generic[T]):
             item.deadline = NEVER
 
     def due(self, now: float) -> bool:
-        """Whether one may have come. Looks at stale entries too, which `next()` would take out one by one: far more
-        than half of all deadlines never come, and `set()` drops those together, for less (1.5 us of a pair)."""
+        """Says whether a deadline may have come. Looks at stale entries too, which `next()` would take out one by
+        one: far more than half of all deadlines never come, and `set()` drops those together, for less (1.5 us of a
+        pair)."""
         return any(heap.entries and heap.entries[0][0] <= now for heap in self._heaps.values())
 
     def next(self) -> float | None:

@@ -29,7 +29,7 @@ class Granted:
     tokens: int
     tenant: str
     held: bool
-    """Whether it has a hold time."""
+    """True if it has a hold time."""
 
 
 @fast_record
@@ -77,9 +77,9 @@ class Released:
 
     session_id: str
     released: bool
-    """Whether it ended a lease or a waiting request."""
+    """True if it ended a lease or a waiting request."""
     bound: bool = False
-    """Whether an executor has bound the lease, so that only the executor frees it."""
+    """True if an executor has bound the lease, so that only the executor frees it."""
 
 
 @fast_record

@@ -76,5 +76,5 @@ class Session:
     connection: int = 0
     """Number of the newest connection that has said hello."""
     welcomed: bool = False
-    """Whether a hello of it has been read to its end: before that, what it runs may not be counted yet."""
+    """True if its hello has been read to the end: before that, its running programs may not be counted yet."""
     deadline: float = NEVER

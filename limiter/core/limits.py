@@ -41,7 +41,7 @@ class BucketLimits:
     """Most leases granted at once under a rate; 0: the rate, rounded up."""
     order: BucketOrder = BucketOrder.FIFO
     adaptive: bool = False
-    """Whether the limit adapts to overload, below `max_in_flight`."""
+    """True if the limit adapts to overload, below `max_in_flight`."""
     paused: bool = False
     """Nothing is granted; requests queue."""
     max_hold: float = 0.0

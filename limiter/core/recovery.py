@@ -44,7 +44,7 @@ class Roster:
         self._joining: dict[str, tuple[int, Hello]] = {}
         """Hellos that wait, and the version that lets them in."""
         self.kept = kept
-        """Whether anybody keeps it. If not, nobody waits."""
+        """True if anybody keeps it. If not, nobody waits."""
         self.version = 0
         """Counts the changes."""
 
@@ -54,7 +54,7 @@ class Roster:
         return tuple(self._members.values())
 
     def admits(self, session_id: str) -> bool:
-        """Whether an executor may be welcomed."""
+        """Says whether an executor may be welcomed."""
         return not self.kept or session_id in self._in
 
     def admit(self, hello: Hello) -> None:
@@ -95,7 +95,7 @@ class Roster:
         return tuple(self._joining)
 
     def joins(self, session_id: str) -> bool:
-        """Whether a hello of that session waits."""
+        """Says whether a hello of that session waits."""
         return session_id in self._joining
 
 
@@ -124,7 +124,7 @@ class Recovery:
         self.missing = {member.session_id: member for member in roster or ()}
         """Executors that have not reported, by session."""
         self.active = self._unknown or bool(self.missing) or follows
-        """Whether nothing may be granted."""
+        """True if nothing may be granted."""
         self._not_before = now + (timing.holder_return if holds else timing.client_return)
         self._until = max(now + timing.executor_silence, self._not_before)
         self._client_return = timing.client_return
@@ -137,8 +137,8 @@ class Recovery:
 
     @property
     def unknown(self) -> bool:
-        """Whether it goes on because nobody knows who runs something. What was kept then says just that, which covers
-        every executor; a roster of those that are here would hide the others from the next leader."""
+        """True if it goes on because nobody knows who runs something. The kept roster then says just that, which covers
+        every executor; a roster of the present ones would hide the others from the next leader."""
         return self.active and self._unknown
 
     @property
@@ -147,12 +147,12 @@ class Recovery:
         return max([self._until, *self._returning.values()])
 
     def heeds_claims(self, now: float) -> bool:
-        """Whether a client may still bring what an earlier leader gave it."""
+        """Says whether a client may still bring what an earlier leader gave it."""
         return now < self._ended_at + self._client_return
 
     def heeds_executor(self, session_id: str) -> bool:
-        """Whether an executor may still say what it runs since an earlier leader: one that nobody had let in runs
-        nothing, and after the end the programs of all others have ended."""
+        """Says whether an executor may still report programs from the time of an earlier leader: one that nobody had
+        let in runs nothing, and after the end the programs of all others have ended."""
         return self.active and (self._unknown or session_id in self.missing)
 
     def returned(self, session_id: str) -> None:
@@ -174,7 +174,7 @@ class Recovery:
         return self._not_before + (_READ_WITHIN_S if self.reading else 0.0)
 
     def over(self, now: float) -> bool:
-        """Whether it has just ended; true once."""
+        """Says, once, that it has just ended."""
         if not self.active or now < self.ends_at():
             return False
         self.active, self._ended_at = False, now

@@ -55,7 +55,7 @@ class _Reconciliation:
         self._now = now
         self._count = 0
         self._returned = False
-        """Whether its requests are in their places."""
+        """True if its requests are in their places."""
         self._listed: set[LeaseId] = set()
         self._wanted: dict[str, Acquire] = {}
         self._places: dict[str, Ticket] = {}

@@ -47,7 +47,7 @@ class LimiterStatistics:
 
     epoch: int
     recovering: bool
-    """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
+    """True if nothing is granted yet, because programs of an earlier leader may be running uncounted."""
     recovering_for: float
     """The longest that it can still last; 0 when it is over."""
     missing: tuple[str, ...]

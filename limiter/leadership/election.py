@@ -58,11 +58,11 @@ class Record:
     """That of all leaders; empty: none has made one yet."""
 
 
-class Conflict(Exception):  # noqa: N818 - a fact about the record
+class Conflict(Exception):
     """The record is not the one that the write would have replaced. Nothing was written."""
 
 
-class StoreUnavailable(Exception):  # noqa: N818 - a fact about the store
+class StoreUnavailable(Exception):
     """The store gave no answer; the text says why. A write may have happened, and may happen yet."""
 
 
@@ -167,7 +167,7 @@ class Election:
 
     @property
     def kept(self) -> bool:
-        """Whether the roster that was last given to `keep()` is in the record."""
+        """True if the roster last given to `keep()` is in the record."""
         if self._roster is None or self._record is None:
             return self._roster is None
         return not self._look_first and self._record.roster == self._roster

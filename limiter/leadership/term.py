@@ -40,16 +40,16 @@ class Term:
     """Executors that the leader before let in and whose end it had not seen. Empty: there were none, and nothing
     runs. None: nobody knows, so that the longest time that a program can outlive a leader has to pass."""
     follows: bool = True
-    """Whether there may have been a leader before, whose clients come back and are waited for."""
+    """True if there may have been a leader before, whose clients come back and are waited for."""
     key: bytes = field(default=b"", repr=False)
     """Proves what leaders give; each has that of the one before."""
 
 
-class LeadershipLost(Exception):  # noqa: N818 - a fact about the world
+class LeadershipLost(Exception):
     """Another process leads, or may; the text says why. Whoever gets it must stop granting."""
 
 
-class RosterNotKept(Exception):  # noqa: N818 - a fact about the store
+class RosterNotKept(Exception):
     """The roster could not be kept; the text says why. Who leads goes on leading, with the roster that was kept before:
     nobody else can join, and whoever has left is waited for by the next leader."""
 
@@ -64,7 +64,7 @@ class Leadership(Protocol):
 
     @property
     def keeps_roster(self) -> bool:
-        """Whether `store()` keeps anything. If not, executors need not wait for it."""
+        """True if `store()` keeps anything. If not, executors need not wait for it."""
         ...
 
     @property

@@ -20,11 +20,11 @@ ADMIN_ACCESS: Mapping[str, frozenset[Role]] = {"/limiter.v1.LimiterAdminService/
 _NEEDS = {SessionKind.CLIENT: Role.CLIENT, SessionKind.EXECUTOR: Role.EXECUTOR}
 
 
-class RoleRefused(Exception):  # noqa: N818 - a decision
+class RoleRefused(Exception):
     """A session is of a kind that the token's role may not open. The text names the field and what is needed."""
 
 
-class TokenRevoked(Exception):  # noqa: N818 - a decision
+class TokenRevoked(Exception):
     """The token with which a stream was opened is not good any more."""
 
 
@@ -42,8 +42,8 @@ def unary_session(client_id: str, identity: Identity) -> str:
 
 
 def may_release(session_id: str, identity: Identity) -> bool:
-    """Whether a caller may give back a lease of that session. Those of streams are random, and so is who knows them;
-    those of unary calls can be guessed, and are their tenant's."""
+    """Says whether a caller may give back a lease of that session. Ids of streams are random, so whoever knows one may
+    use it; ids of unary calls can be guessed, and belong to their tenant."""
     return not session_id.startswith(UNARY_PREFIX) or session_id.startswith(_unary_prefix(identity))
 
 

@@ -52,11 +52,11 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         self._version = version
         self._insecure = insecure
 
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The state at one instant."""
         return await self._status(request.bucket, context)
 
-    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:  # noqa: N802
+    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """One page of the leases in hand."""
         fields = Fields()
         size = fields.count("page_size", request.page_size, default=_PAGE, most=_MAX_PAGE)
@@ -73,7 +73,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         token, now = str(found[-1].lease_id) if len(found) == size else "", hub.clock.now()
         return pb.ListLeasesResponse(leases=[lease_info_message(each, now) for each in found], next_page_token=token)
 
-    async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:  # noqa: N802
+    async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:
         """Takes a lease back."""
         fields = Fields()
         fields.text("reason", request.reason, longest=256)
@@ -92,9 +92,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         return pb.RevokeLeaseResponse(state=pb.LEASE_STATE_REVOKING)
 
-    async def ConfigureBucket(  # noqa: N802
-        self, request: pb.ConfigureBucketRequest, context: Context
-    ) -> pb.ConfigureBucketResponse:
+    async def ConfigureBucket(self, request: pb.ConfigureBucketRequest, context: Context) -> pb.ConfigureBucketResponse:
         """Creates a bucket or changes it."""
         expected = request.expected_version
         try:

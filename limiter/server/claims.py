@@ -31,11 +31,11 @@ class Claims:
         return self._proof(f"hold {session_id} {lease[0]} {lease[1]} {bucket} {tokens} {tenant}")
 
     def owns_ticket(self, proof: bytes, session_id: str, ticket: Ticket, bucket: str, tenant: str) -> bool:
-        """Whether it is the proof of that place."""
+        """Says whether it is the proof of that place."""
         return hmac.compare_digest(proof, self.ticket_proof(session_id, ticket, bucket, tenant))
 
     def owns_hold(self, proof: bytes, session_id: str, lease: LeaseId, bucket: str, tokens: int, tenant: str) -> bool:
-        """Whether it is the proof of that lease."""
+        """Says whether it is the proof of that lease."""
         return hmac.compare_digest(proof, self.hold_proof(session_id, lease, bucket, tokens, tenant))
 
     def _proof(self, text: str) -> bytes:

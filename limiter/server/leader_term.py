@@ -54,7 +54,7 @@ class LeaderTerm:
 
     @property
     def leads(self) -> bool:
-        """Whether anything can be decided here."""
+        """True if anything can be decided here."""
         return self.hub is not None and not self.hub.closed
 
     async def take(self, context: grpc.aio.ServicerContext[Any, Any]) -> CoreRunner:

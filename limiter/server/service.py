@@ -69,7 +69,7 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
     def __init__(self, reign: LeaderTerm) -> None:
         self._reign = reign
 
-    async def Session(  # type: ignore[override]  # noqa: N802 - it reads and writes through the context
+    async def Session(  # type: ignore[override]
         self, request_iterator: object, context: _Stream
     ) -> None:
         """The fast path; see the proto."""
@@ -93,7 +93,7 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_WITHIN_S:.0f} s")
             raise error
 
-    async def AcquireToken(self, request: pb.AcquireTokenRequest, context: Context) -> pb.AcquireTokenResponse:  # noqa: N802
+    async def AcquireToken(self, request: pb.AcquireTokenRequest, context: Context) -> pb.AcquireTokenResponse:
         """Waits for one lease."""
         try:
             event, client_id = _acquire_event(request)
@@ -108,7 +108,7 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             start_by_s=granted.start_by,
         )
 
-    async def ReleaseToken(self, request: pb.ReleaseTokenRequest, context: Context) -> pb.ReleaseTokenResponse:  # noqa: N802
+    async def ReleaseToken(self, request: pb.ReleaseTokenRequest, context: Context) -> pb.ReleaseTokenResponse:
         """Gives a lease back, or withdraws a request."""
         try:
             event = _release_event(request)

@@ -22,7 +22,7 @@ from typing import Protocol, Self
 from fairbox.errors import FairboxError, FieldError, FieldErrors
 
 
-class EngineUnavailable(FairboxError):  # noqa: N818 - the state of the engine, whoever asked
+class EngineUnavailable(FairboxError):
     """The engine can't do its job now: full, closed, timed out in its queue, or broken. Its cause is INFRA."""
 
 

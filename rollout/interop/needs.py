@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fairbox.errors import FairboxError
 
 
-class MissingPackage(FairboxError, ImportError):  # noqa: N818 - what is the matter, not whose error it is
+class MissingPackage(FairboxError, ImportError):
     """A module of `rollout.interop` was imported without the package that it is made for."""
 
 

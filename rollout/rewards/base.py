@@ -38,7 +38,7 @@ class Reward:
         assert all(turn >= 1 and math.isfinite(part) for turn, part in self.turns.items())
 
 
-class NotScored(FairboxError):  # noqa: N818 - an answer, not a failure
+class NotScored(FairboxError):
     """A trajectory has no reward, for a reason that is not the policy's doing: it is masked, with this cause."""
 
     def __init__(self, cause: Cause, problem: str) -> None:

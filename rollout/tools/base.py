@@ -25,7 +25,7 @@ class InfraError(FairboxError):
     """A tool could not do its job, and the model could not have caused that. The trajectory's cause is INFRA."""
 
 
-class BranchRefused(FairboxError):  # noqa: N818 - a state of a trajectory or a tool
+class BranchRefused(FairboxError):
     """A trajectory or tool can't be branched now, or never; the text says which and why. Nothing has changed."""
 
 

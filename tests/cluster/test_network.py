@@ -1,4 +1,4 @@
-"""Who reaches whom, as the cluster's network plugin enforces the policies that were applied."""
+"""Connections that the cluster's network plugin lets through under the applied policies."""
 
 from __future__ import annotations
 

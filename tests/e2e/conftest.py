@@ -70,7 +70,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists (a zombie does not count)."""
+    """Says whether a process exists (a zombie does not count)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -52,7 +52,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 
 def _not_there(*_: object) -> Never:
-    """What loops of Windows say of signals and descriptors."""
+    """Raises, as Windows event loops do when asked to watch signals and descriptors."""
     raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What the README tells a person to type works as written."""
+"""Commands that the README tells a person to type work as written."""
 
 from __future__ import annotations
 

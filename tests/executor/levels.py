@@ -49,7 +49,7 @@ def foreign_python() -> str | None:
 
 
 def _may_read(folder: str | Path) -> bool:
-    """Whether an ordinary user may enter the folder: a clone in root's home, as a rule, may not be entered."""
+    """Says whether an ordinary user may enter the folder; a clone in root's home usually can't be entered."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return True
     again = f"import os; os.execvp('ls', ['ls', {str(folder)!r}])"
@@ -108,9 +108,9 @@ class Level:
     name: str
     who: str
     version: int = landlock.NEWEST
-    """Of Landlock: the server goes by no later one."""
+    """Latest version of Landlock that the server uses."""
     place: Place | None = None
-    """Where it is started, if not simply here."""
+    """Place that it is started in, unless simply here."""
 
     def __str__(self) -> str:
         if self.place is not None:
@@ -166,7 +166,7 @@ class Level:
 
 
 VERSIONS = [int(word) for word in os.environ.get("FAIRBOX_TEST_LANDLOCK", "").split()]
-"""Of Landlock. If there are any, tests of levels are of `landlock` alone, as it is with each of these."""
+"""Versions of Landlock. If there are any, tests of levels cover only `landlock`, limited to each of these versions."""
 
 PLACE = os.environ.get("FAIRBOX_TEST_PLACE", "")
 """If there is one, tests of levels are of it alone: see `tests/machines/places.py`."""

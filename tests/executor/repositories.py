@@ -84,7 +84,7 @@ def _number(value: int) -> bytes:
 
 
 def _distance(value: int) -> bytes:
-    """How far before a delta its base is."""
+    """Encodes the distance from a delta back to its base."""
     said = [value & 127]
     while value := value >> 7:
         value -= 1
@@ -93,7 +93,7 @@ def _distance(value: int) -> bytes:
 
 
 def kept(workspace_dir: Path) -> Path:
-    """Where a server keeps its workspaces below `workspace_dir`: a folder of a name that can't be guessed."""
+    """Folder below `workspace_dir` in which a server keeps its workspaces; its name can't be guessed."""
     (found,) = workspace_dir.glob("store-*")
     return found
 

@@ -23,7 +23,7 @@ from fairbox.net.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SLOWNESS = float(os.environ.get("FAIRBOX_TEST_SLOWNESS", "1"))
-"""How many times slower than usual this machine may be: the deadlines of tests are that many times later."""
+"""Factor by which this machine may be slower than usual; the tests' deadlines are later by the same factor."""
 START_WITHIN_S = 180.0
 GROUPS = f"/fairbox-tests-{os.getpid()}"
 """Control groups of the servers of this test process are made below this, and swept away when it ends."""
@@ -150,7 +150,7 @@ def children(pid: int) -> list[int]:
 
 
 def idle(server: Server) -> bool:
-    """Whether nothing runs and nothing but zygotes, inits and workers that wait is there."""
+    """Says whether nothing runs, and only zygotes, inits and waiting workers are there."""
     status = server.status()
     loaded = sum(1 for profile in status.profiles if profile.ready)
     return status.running == 0 and len(children(server.pid)) == 2 * loaded + 2 * sum(p.ready for p in status.profiles)
@@ -189,7 +189,7 @@ def marked() -> tuple[str, list[str]]:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What the descriptors of a process point to, sorted."""
+    """Targets of a process's descriptors, sorted."""
     found = []
     for entry in os.scandir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):

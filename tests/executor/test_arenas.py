@@ -1,4 +1,4 @@
-"""Where the objects of a zygote lie, in an interpreter of its own."""
+"""Placement of a zygote's objects in memory, in a separate interpreter."""
 
 from __future__ import annotations
 

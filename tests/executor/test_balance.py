@@ -1,4 +1,4 @@
-"""Which of several executors takes a call: the decisions, without servers."""
+"""Choice among several executors for a call: the decisions alone, without servers."""
 
 from __future__ import annotations
 

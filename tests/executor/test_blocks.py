@@ -38,7 +38,8 @@ class OopsError(Exception):
 
 @contextlib.asynccontextmanager
 async def parts() -> AsyncIterator[tuple[ExecutionQueue, Sessions]]:
-    """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
+    """Opens the parts of a server, nested as the server nests them: workspaces, boxes, sessions, runs,
+    verifications."""
     clock = MonotonicClock()
     async with contextlib.AsyncExitStack() as stack:
         folder = app.open_workspace_folder(stack, CONFIG)

@@ -1,4 +1,4 @@
-"""What the server makes of an interpreter's claims: sizes, types and order are checked, whatever the code says."""
+"""Checks of an interpreter's claims: the server checks sizes, types and order, whatever the code says."""
 
 from __future__ import annotations
 

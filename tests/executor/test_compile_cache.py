@@ -1,4 +1,4 @@
-"""Who compiles and what is kept, without a sandbox: the end of each compiler is the test's to say."""
+"""Builders and entries of the compile cache, without a sandbox: the test decides how each compiler ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Runs:
         return task
 
     async def compiled(self, code: str, size: int = 1) -> bool:
-        """Whether it had to be compiled."""
+        """Builds the code, and says whether it had to be compiled."""
         before = len(self.compiling)
         task = await self.start(code)
         if len(self.compiling) > before:

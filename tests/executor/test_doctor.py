@@ -95,7 +95,7 @@ RESTRICTED = {
     "no-unshare": "a seccomp filter is on this process",
     "no-sysadmin": "root needs CAP_SYS_ADMIN",
 }
-"""Who may make no namespaces, and how the cause is called."""
+"""Environments in which namespaces can't be made, and the cause that the sentence about each names."""
 
 
 @pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start, or no setpriv")

@@ -48,7 +48,7 @@ os.execv(sys.argv[2], [sys.argv[2], "main.py", *sys.argv[3:]])
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What programs find around them, told by one."""
+    """Surroundings of a program, as one program reports them."""
 
     python: str
     env: dict[str, str]
@@ -106,7 +106,7 @@ def plain(case: Case, around: Surroundings, folder: Path) -> tuple[int, bytes, b
 
 
 def comparable(case: Case, code: int, stdout: bytes, stderr: bytes, folder: str) -> dict[str, Any]:
-    """What is compared, readable in a failure's report."""
+    """Facts that are compared, readable in a failure's report."""
 
     def clean(data: bytes) -> str:
         # At level landlock each run has a folder with a name of its own.

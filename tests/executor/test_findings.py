@@ -1,4 +1,4 @@
-"""What `fairbox doctor` says of machines other than this one: their facts in, causes and remedies out."""
+"""Findings of `fairbox doctor` about machines other than this one: their facts in, causes and remedies out."""
 
 from __future__ import annotations
 

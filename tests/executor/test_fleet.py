@@ -26,7 +26,7 @@ def client(*servers: Server) -> ExecutorClient:
 
 
 async def spread(executor: ExecutorClient, count: int) -> Counter[str]:
-    """Who served so many short programs, one after the other."""
+    """Counts the servers that ran `count` short programs, one after the other."""
     return Counter([(await executor.execute("print(1)")).served_by for _ in range(count)])
 
 

@@ -30,7 +30,7 @@ import os, sys
 for name in sys.argv[1:]: open(name, "rb").read()
 """
 DISK = Path(os.environ.get("FAIRBOX_TEST_DISK", "/usr/bin"))
-"""Whose files the kernel goes on caching when they are closed."""
+"""Folder whose files the kernel keeps cached after they are closed."""
 FILES = [(path, path.stat().st_size) for path in DISK.iterdir() if path.is_file()]
 SMALL = [path for path, size in FILES if 4000 < size < MIB][:40]
 LARGE = [path for path, size in sorted(FILES, key=lambda file: file[1]) if size < 16 * MIB][-3:]
@@ -99,7 +99,7 @@ async def test_no_file_of_a_control_group_is_touched_on_the_event_loop(touched: 
 
 
 async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: SandboxPool) -> None:
-    """What was read stays in the memory of the kernel, charged to the group of the program that was the first."""
+    """Files that were read stay in the kernel's memory, charged to the group of the program that read them first."""
     first, its_box = await run(boxes)
     assert (await run(boxes))[1] is its_box, "a box in which nothing is left is used again"
     hostile, its_box = await read(boxes, *LARGE)

@@ -1,4 +1,4 @@
-"""What is free between the objects of a zygote, in an interpreter of its own."""
+"""Free memory between the objects of a zygote, in a separate interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which uids programs get, where the server is root."""
+"""Uids of programs if the server is root."""
 
 from __future__ import annotations
 

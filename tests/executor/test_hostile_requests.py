@@ -107,7 +107,7 @@ LARGE: dict[str, tuple[pb.VerifyCodeRequest, str]] = {
         "WRONG_ANSWER",
     ),
 }
-"""What is compared, and what is found."""
+"""Answers to compare, and the verdict on each."""
 
 
 def server_s(server: Server) -> float:
@@ -140,7 +140,8 @@ def test_the_largest_result_is_not_copied_again_and_again(
 
 
 def test_what_was_sent_goes_with_its_run(server: Server, stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
-    """Where each stays until collections of garbage come, which a quiet server hardly has, ten hold half a gigabyte."""
+    """Ten requests would hold half a gigabyte if each stayed until garbage collection, which a quiet server hardly ever
+    runs."""
     large = b"x" * (60 << 20)
     requests: list[Callable[[], object]] = [
         lambda: stub.ExecuteCode(program(stdin=large), timeout=100),

@@ -1,4 +1,5 @@
-"""What a hostile program can't do. docs/explanation/security.md names the test of each of its lines."""
+"""Isolation of hostile programs: what they can't do. docs/explanation/security.md names the test of each of its
+lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a level is chosen, and that at `landlock`, without a pid namespace, nothing outlives whoever is killed."""
+"""Choice of a level; and at `landlock`, without a pid namespace, nothing outlives a program that is killed."""
 
 from __future__ import annotations
 

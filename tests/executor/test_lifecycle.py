@@ -1,4 +1,4 @@
-"""From a request's arrival to the server's end: repetition, cancellation, overload, drain, crash, and nothing left."""
+"""Life of a request, up to the server's end: repetition, cancellation, overload, drain, crash, and nothing left."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.executor.servers import running, wait_for
 
 GIB = 1 << 30
 MEMORY = Path("/sys/fs/cgroup/memory")
-"""Of control groups of version 1, whose bound a server does not know."""
+"""Control groups of version 1; a server does not know their bound."""
 
 
 def test_a_server_has_no_more_than_its_machine() -> None:

@@ -1,6 +1,7 @@
-"""What the init of a box makes of orders and ends that it hears of at once, as it does when it was kept waiting.
+"""Reactions of a box's init to orders and ends that reach it all at once, as happens after it was kept waiting.
 
-In an interpreter of its own, which may reap any child; a single step, because the end of a use kills all that it can.
+It runs in a separate interpreter, which may reap any child, and takes a single step, because the end of a use kills
+everything it can.
 """
 
 from __future__ import annotations

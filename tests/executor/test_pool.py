@@ -1,4 +1,4 @@
-"""Which boxes are made, handed out and given up, in any order of events. The boxes are the test's own."""
+"""Boxes are made, handed out and given up correctly in any order of events. The test supplies the boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from executor_service.model import Limits
 from executor_service.sandbox import pool as module
-from executor_service.sandbox.pool import PoolStatistics, SandboxPool
+from executor_service.sandbox.pool import SandboxPool
+from executor_service.sandbox.shelf import PoolStatistics
 from executor_service.sandbox.zygote import Profile
 from fairbox.testing import ManualClock
 

@@ -1,4 +1,4 @@
-"""What a use changes about its private folders, or leaves in its namespaces, is not there for the next one."""
+"""Changes that one use makes to its private folders, or leaves in its namespaces, are gone for the next one."""
 
 from __future__ import annotations
 

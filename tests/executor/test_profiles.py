@@ -1,4 +1,4 @@
-"""What programs find loaded: profiles, how one is chosen, and one that can't be loaded."""
+"""Modules that programs find loaded: profiles, the choice of one, and one that can't be loaded."""
 
 from __future__ import annotations
 

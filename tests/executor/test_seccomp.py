@@ -26,7 +26,7 @@ OPERATIONS = {0x15: int.__eq__, 0x25: int.__gt__, 0x35: int.__ge__}
 
 
 def run(program: bytes, number: int, *arguments: int, arch: int = X86_64) -> int:
-    """What the kernel's interpreter of such filters returns for a call."""
+    """Returns the result of the kernel's filter interpreter for a call."""
     code = list(struct.iter_unpack("=HBBI", program))
     data = DATA.pack(number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     at = accumulator = 0
@@ -143,7 +143,7 @@ except OSError as error: print(error.errno)
 
 
 def test_the_kernel_allows_one_supervisor() -> None:
-    """What `findings` says of a filter that has one already rests on this errno."""
+    """EBUSY is the errno by which `findings` recognizes a filter that already has a supervisor."""
     done = subprocess.run([sys.executable, "-c", TWICE], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{errno.EBUSY}\n", done.stderr
 

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(24 * 3600)]
 RUNS = int(os.environ.get("FAIRBOX_SOAK_RUNS", "100000"))
 CONCURRENCY = 8
 GROWTH = 1.05
-"""How much larger the server's memory may be at the end than after the first tenth."""
+"""Largest allowed ratio of the server's memory at the end to its memory after the first tenth."""
 MARKER = "87654.321"
 MIB = 1 << 20
 

@@ -42,7 +42,7 @@ def marker() -> str:
 
 
 def killed(pid: int) -> bool:
-    """Whether SIGKILL is on its way: it runs no more, and its end has not had a processor yet."""
+    """Says whether SIGKILL is pending: the process runs no more, but has not yet had a processor to end on."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 
 def compilations(result: VerifyResult) -> list[Compilation]:
-    """Those of the cases."""
+    """Compilations of the cases."""
     found = [case.execution.compilation for case in result.cases if case.execution and case.execution.compilation]
     assert len(found) == len(result.cases)
     return found

@@ -36,7 +36,7 @@ def level(request: pytest.FixtureRequest) -> Level:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """That of the workspaces, which servers of any user can use; pytest's own folders are private."""
+    """Folder of the workspaces, usable by servers of any user; pytest's own folders are private."""
     path = Path("/tmp") / f"fairbox-store-{os.urandom(8).hex()}"
     path.mkdir()
     path.chmod(0o777)
@@ -64,7 +64,7 @@ async def prepared(executor: ExecutorClient, path: Path, files: dict[str, bytes]
 
 
 def facts(top: Path) -> dict[str, tuple[int, ...]]:
-    """What must not change of a store."""
+    """Facts about a store that must not change."""
     found: dict[str, tuple[int, ...]] = {}
     for path in sorted(top.rglob("*")):
         status = path.lstat()

@@ -1,4 +1,4 @@
-"""Which workspaces are kept and which go, and which requests for one are refused: no disk, no clock."""
+"""Rules for which workspaces stay, which go and which requests are refused: no disk, no clock."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ async def test_a_branch_has_its_own_workspace(executor: ExecutorClient, workspac
 async def test_the_mount_path_is_shared_by_a_family(
     executor: ExecutorClient, workspace: Workspace, level: Level
 ) -> None:
-    """What docs/how-to/workspaces.md says of it: absolute paths in a branch are those of the first session."""
+    """Absolute paths in a branch are those of the first session, as docs/how-to/workspaces.md says."""
     if level.landlock:
         pytest.skip("nothing is mounted at this level")
     async with executor.session(workspace_id=workspace.workspace_id) as session:
@@ -270,7 +270,7 @@ async def test_git_goes_on_in_a_branch(executor: ExecutorClient, workspace: Work
 async def test_a_branch_takes_nothing_along_that_its_parent_could_not_have(
     executor: ExecutorClient, workspace: Workspace, level: Level
 ) -> None:
-    """Who copies the layer has rights that the code has not; what it copies is the code's."""
+    """The copier of the layer has rights that the code lacks, and copies what the code chose."""
     swap = """
 import os, time
 if os.fork() == 0:

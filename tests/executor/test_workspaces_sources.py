@@ -333,7 +333,7 @@ async def test_no_tenant_waits_for_bundles_of_another(executor: ExecutorClient, 
 
 
 async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes(roots: Path, tmp_path: Path) -> None:
-    """Where git would read its reference from, somebody has put a pipe that nobody writes to."""
+    """A pipe that nobody writes to stands in place of the reference that git reads."""
     folder, _ = project(roots / "slow")
     reference = folder / ".git" / "refs" / "heads" / "main"
     reference.unlink()

@@ -1,4 +1,4 @@
-"""What GetStatus says of workspaces, while things happen to them."""
+"""Status of workspaces in GetStatus, while things happen to them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_status_tells_of_workspaces(tmp_path: Path) -> None:
 
 
 async def test_a_preparation_in_flight_is_counted_once_however_many_wait(tmp_path: Path) -> None:
-    """Where git would read its reference from, somebody has put a pipe that nobody writes to."""
+    """A pipe that nobody writes to stands in place of the reference that git reads."""
     folder = new(tmp_path / "roots" / "r")
     commit(folder, "one", {"a": b"x"})
     reference = folder / ".git" / "refs" / "heads" / "main"

@@ -99,7 +99,7 @@ class Worker:
 
 
 class Workers:
-    """What the grader takes its workers from."""
+    """Source of the grader's workers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,5 +1,5 @@
-"""What is sent to the capture gateway, in the form of `inputs`; and that gateway as a process, with an engine that says
-what a script does, calls of tools among it, well formed and not: `python -m tests.hostile.capture ADDRESS`.
+"""Requests to the capture gateway, in the form of `inputs`; and the gateway as a process, with an engine that follows a
+script, including calls of tools, well formed and not: `python -m tests.hostile.capture ADDRESS`.
 """
 
 from __future__ import annotations

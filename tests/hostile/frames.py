@@ -18,7 +18,7 @@ _PARTS = {
     "3,000,000 of fields nobody knows": (b"\xfa\x3f\x00", 3_000_000),
     "17 MiB": (b"\x1a\xff\xff\x3f" + bytes((1 << 20) - 1), 17),
 }
-"""What a frame is made of, and how many of it."""
+"""Parts that a frame is made of, and the number of each."""
 _SECRET = "f" * 32
 
 

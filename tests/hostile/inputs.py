@@ -31,7 +31,7 @@ _BRIEF = pb.Limits(wall_time_s=3)
 
 @dataclass(frozen=True)
 class Input:
-    """What `make` returns is for an RPC, or for a path of the gateway; `cells`: it is run in a new session."""
+    """Input that `make` returns, for an RPC or a path of the gateway; `cells`: for a new session."""
 
     to: str
     make: Callable[[], list[Message | bytes]]
@@ -54,7 +54,7 @@ DONE = {"type": "done", "cell": 1, "exit_code": 0, "displays": [], "files": [], 
     "resident_bytes": 2}
 text = json.dumps(DONE).encode()
 """
-"""What a program needs to say on every socket that it holds what only we should say."""
+"""Code with which a program can claim, on every socket it holds, to be us."""
 FRAMES = """
 a time beyond all numbers | forge(text.replace(b'"cpu_s": 0.1', b'"cpu_s": 1' + b"0" * 400))
 an infinite time | forge(DONE | {"cpu_s": float("inf")})

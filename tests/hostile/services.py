@@ -42,7 +42,7 @@ RPCS: dict[str, MethodDescriptor] = {
 }
 """Every RPC of both services by its name; those of operators begin with `Admin`."""
 GROWTH = 1.10
-"""How much larger a server's memory may be than it was when it was warm."""
+"""Largest allowed ratio of a server's memory to its memory when it was warm."""
 ANSWERS_WITHIN_S = 60.0
 """One call, hostile or a neighbour's."""
 OURS = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
@@ -111,7 +111,7 @@ class Watched:
         return [took for began, took in found[1:] if began + took >= since]
 
     def complaints(self) -> str:
-        """What its log has of tracebacks since the last look."""
+        """Returns the tracebacks that its log has gained since the last look."""
         text = self.log.read_bytes()
         new, self.read = text[self.read :].decode(errors="replace"), len(text)
         at = min((new.find(word) for word in ("Traceback", "never retrieved", "Exception") if word in new), default=-1)
@@ -130,7 +130,7 @@ class Services:
     watched: tuple[Watched, ...]
 
     def address(self, name: str) -> str:
-        """Where the RPC of that name is served."""
+        """Address that serves the RPC of that name."""
         if name.startswith("Admin"):
             return self.admin
         return self.limiter if "limiter" in RPCS[name].full_name else self.executor
@@ -141,7 +141,7 @@ class Services:
             return await called(channel, name, *sent, within_s=within_s)
 
     def url(self, path: str) -> str:
-        """Of a path of either gateway."""
+        """URL of a path of either gateway."""
         return f"http://{self.capture if path.startswith(_CAPTURED) else self.gateway}{path}"
 
     async def http(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> list[Any]:
@@ -191,7 +191,7 @@ class Services:
             each.complaints()
 
     def grown(self, most: float = GROWTH) -> str:
-        """Which server holds more memory than it did, times `most`, if one does."""
+        """Names a server whose memory has grown beyond `most` times its earlier size; empty if none has."""
         for each in self.watched:
             with contextlib.suppress(AssertionError):
                 wait_for(lambda each=each: each.memory() <= each.resident * most, 3.0)
@@ -243,7 +243,7 @@ async def called(
 
 
 def infra(message: Message) -> bool:
-    """Whether a result in it says that what happened was not the code's doing."""
+    """Says whether a result in the message blames the infrastructure, not the code."""
     return "cause: CAUSE_INFRA" in str(message)
 
 

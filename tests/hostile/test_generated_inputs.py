@@ -33,9 +33,9 @@ _AT_ONCE = 8
 _WITHIN_S = 1.0
 """A call may wait for what does not come: that is its own affair, and it is left then."""
 _KNOWN = ("The session was deleted.",)
-"""Of answers that are none of the code's doing: what another input has deleted."""
+"""Texts of answers that may blame the infrastructure: another input has deleted the session."""
 _TRAJECTORIES = ("/t/1", "/t/2")
-"""Of the capture gateway."""
+"""Trajectories of the capture gateway."""
 _QUIET = (0.1, 0.25)
 """Longest answers of health services on a quiet machine, seconds: 99 of 100, and all."""
 

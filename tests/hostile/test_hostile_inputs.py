@@ -19,11 +19,11 @@ _MOST_S = 2.0
 """Longest answer of a health service, on a machine that does other things as well."""
 
 _ROUNDS = 8
-"""How often something is sent that leaves memory."""
+"""Number of times that an input which leaves memory behind is sent."""
 
 _AGAIN = 1.01
-"""What it may leave when it is sent again: what is lost each time shows every time, however little it is, and what the
-allocator keeps shows a few times."""
+"""Largest allowed growth when it is sent again: a leak shows every time, however small it is; memory that the allocator
+keeps shows only a few times."""
 
 
 class Kept:

@@ -1,1 +1,2 @@
-"""What pip installs, and the pages' commands with it. Downloads packages; started by `make test-install`."""
+"""Packages as pip installs them, and the pages' commands run with them. Downloads packages; started by `make
+test-install`."""

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-"""What a newcomer has on Debian, without any package."""
+"""Python that a newcomer has on Debian, without any package."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Environment:
 
     @property
     def site_packages(self) -> Path:
-        """Where its packages lie."""
+        """Folder that its packages lie in."""
         return next((self.folder / "lib").glob("python3*")) / "site-packages"
 
     def run(

@@ -33,9 +33,9 @@ SOURCES = {
         "import sys\nopen('result.json', 'w').write(open('data.csv').read())\nprint(sys.argv[1:], input())\n"
     ),
 }
-"""What a user has beside the pages."""
+"""Files that a user has beside the pages."""
 TOOLS = {"hello.cpp": "g++", "rust": "rustc", "curl": "curl"}
-"""What a command needs of the machine, by a word in it."""
+"""Programs that a command needs from the machine, by a word in the command."""
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -74,7 +74,7 @@ def newcomer(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Environmen
 
 @pytest.fixture(scope="module")
 def folder(newcomer: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the newcomer works, with `fairbox up` running."""
+    """Folder that the newcomer works in, with `fairbox up` running."""
     for port in PORTS:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

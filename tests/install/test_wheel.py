@@ -16,7 +16,7 @@ from tests.install.conftest import ROOT, Dist, Environment
 
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 MOST_BYTES = 80_000_000
-"""Of everything that installing fairbox without extras adds to an environment."""
+"""Limit on the size of everything that installing fairbox without extras adds to an environment."""
 _NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
 
 

@@ -1,4 +1,5 @@
-"""What tests of other trainers share. Each package needs an environment of its own, which `make test-interop` makes."""
+"""Fixtures that tests of other trainers share. Each package needs an environment of its own, which `make test-interop`
+makes."""
 
 from __future__ import annotations
 

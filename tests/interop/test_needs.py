@@ -1,4 +1,4 @@
-"""What fairbox says where another trainer's package is missing, and that it asks for none before."""
+"""Messages of fairbox if another trainer's package is missing; until then it needs none."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def rows(count: int) -> DataProto:
 
 
 async def alone(worker: AgentLoopWorker, **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-    """What the loop itself returns."""
+    """Result of the loop itself."""
     import hydra
 
     loop = hydra.utils.instantiate(

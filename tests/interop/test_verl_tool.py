@@ -62,7 +62,7 @@ SEED_SCHEMA = OpenAIFunctionToolSchema(
 
 
 def tools(folder: Path, **config: Any) -> list[Any]:
-    """What verl's registry makes of a tool file."""
+    """Tools that verl's registry makes from a tool file."""
     tool: dict[str, Any] = {"class_name": TOOL, "config": {"type": "native"} | config}
     path = folder / "tools.yaml"
     path.write_text(json.dumps({"tools": [tool]}))  # JSON is YAML

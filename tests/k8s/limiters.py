@@ -86,9 +86,9 @@ class Pod:
     """The folder with its token."""
     log: Path
     last_led: float = field(default=float("-inf"))
-    """When it was asked, of the last time that it said that it leads; monotonic seconds."""
+    """Monotonic seconds at which it was last asked a question that it answered with "I lead"."""
     first_led: float = field(default=float("inf"))
-    """When the answer came, of the first time."""
+    """Monotonic seconds at which it first answered that it leads."""
 
     def cut(self) -> None:
         """Nothing passes between it and the API server, and nothing is reset: as when a network is lost."""
@@ -144,7 +144,8 @@ async def pod(api: LeaseApi, folder: Path, name: str, *, uid: str = "", **settin
 
 
 async def leads(which: Pod) -> bool:
-    """Whether it says so now; a limiter that does not answer does not lead. Keeps the times of it."""
+    """Says whether it claims to lead now; a limiter that does not answer does not lead. Records the times of such
+    answers."""
     asked = time.monotonic()
     async with open_channel(f"127.0.0.1:{which.admin}") as channel:
         stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))

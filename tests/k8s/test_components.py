@@ -1,4 +1,4 @@
-"""What single components open, and that they fit: the gateway, clients of other namespaces, a small cluster; and the
+"""Ports that single components open, and their fit: the gateway, clients in other namespaces, a small cluster; and the
 Job that looks at a node."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SLACK_S = 3.0
 SHORT_S = 3.0
 """A duration that is waited for in less time, and yet bears a machine that does other things."""
 FOLLOWED = 1 + 2 * CLOCK_RATE_ERROR
-"""Of the duration: after that long without a renewal, a leader is followed."""
+"""Multiple of the duration after which, without a renewal, another leader takes over."""
 
 
 @pytest.fixture

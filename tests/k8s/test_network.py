@@ -1,4 +1,4 @@
-"""Who reaches whom: Services, the names in settings, and the network policies, read the way a cluster reads them."""
+"""Reachability: Services, the names in settings, and the network policies, read the way a cluster reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORTS = {
     "rollout": {},
     "rollout-sglang": {},
 }
-"""What clients rely on."""
+"""Ports that clients rely on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _policies(peer: Peer, direction: str, documents: Sequence[Document] | None =
 
 
 def _selects(selector: Document, peer: Peer, home: str) -> bool:
-    """Whether one entry of `from` or `to` selects a pod; `home` is the namespace of the policy."""
+    """Says whether one entry of `from` or `to` selects a pod; `home` is the namespace of the policy."""
     assert set(selector) <= {"namespaceSelector", "podSelector"}, "an address block would need a rule here"
     if "namespaceSelector" in selector:
         labels = {"kubernetes.io/metadata.name": peer.namespace, **peer.namespace_labels}
@@ -80,8 +80,8 @@ def _open(peer: Peer, other: Peer, port: int, direction: str, side: str, documen
 
 
 def allowed(source: Peer, target: Peer, port: int, documents: Sequence[Document] | None = None) -> bool:
-    """Whether `source` may open a connection to `port` of `target`, by the policies of k8s/ or of `documents`: both
-    ends have to say so."""
+    """Says whether `source` may open a connection to `port` of `target`, by the policies of k8s/ or of `documents`:
+    both ends have to allow it."""
     outwards = _open(source, target, port, "Egress", "to", documents)
     return outwards and _open(target, source, port, "Ingress", "from", documents)
 

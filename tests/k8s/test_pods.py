@@ -1,4 +1,4 @@
-"""What must hold for every pod of k8s/, and what its program makes of the settings it is given."""
+"""Rules for every pod of k8s/, and the configuration that its program derives from its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.k8s.podsecurity import violations
 
 SERVICES = ("limiter", "executor")
 OWN_CLAIM = "models"
-"""Of the template with GPUs: whoever starts it makes the claim."""
+"""Claim of the template with GPUs: whoever starts it creates the claim."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 

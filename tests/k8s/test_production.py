@@ -21,7 +21,7 @@ STARTS_S = 60.0
 
 
 def _secrets(folder: Path, documents: list[Document]) -> None:
-    """What the overlay expects to be there: a folder for each Secret, named by namespace and name."""
+    """Makes the Secrets that the overlay expects: a folder for each, named by namespace and name."""
     authority = trustme.CA()
     for certificate in of_kind("Certificate", documents=documents):
         spec, namespace = certificate["spec"], certificate["metadata"]["namespace"]
@@ -42,7 +42,7 @@ def _secrets(folder: Path, documents: list[Document]) -> None:
 
 
 def _environment(pod: Workload, folder: Path) -> dict[str, str]:
-    """That of the pod, with its mounted Secrets found in `folder`."""
+    """Environment of the pod, with its mounted Secrets found in `folder`."""
     volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
     made = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     for variable, value in pod.env.items():

@@ -18,7 +18,7 @@ from tests.k8s.test_pods import quantity
 QUANTITY_MARGIN = 1 << 30
 """Mirrors, packs and file system beyond what workspace_bytes counts."""
 BIND_MARGIN_S = 15
-"""From the end of the drain to the end of the process: leases are given back, channels closed."""
+"""Time between the end of the drain and the end of the process: leases are given back, channels closed."""
 
 
 def executor() -> ExecutorConfig:

@@ -18,7 +18,7 @@ from tests.executor.servers import Server, command, groups_left, running, wait_f
 MIB = 1 << 20
 ROW = os.environ.get("FAIRBOX_KERNEL_ROW", "")
 ROUNDS = int(os.environ.get("FAIRBOX_KERNEL_ROUNDS", "1"))
-"""How often each bomb is set off."""
+"""Number of times that each bomb is set off."""
 GROUPS = ROW in ("root", "delegated", "systemd")
 REFUSED = {
     "no-namespaces": "user.max_user_namespaces (0)",

@@ -51,7 +51,7 @@ def granted(effects: list[Effect]) -> list[str]:
 
 
 def unknown(effects: list[Effect]) -> list[LeaseId]:
-    """What the one welcome says that is not held."""
+    """Leases that the one welcome reports as not held."""
     return [held.lease for held in only(Welcomed, effects).unknown]
 
 

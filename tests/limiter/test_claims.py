@@ -1,4 +1,5 @@
-"""What clients say that an earlier limiter gave them: counted if it did, over gRPC, by limiters that are killed."""
+"""Claims by clients about what an earlier limiter gave them: counted if it did, over gRPC, by limiters that are
+killed."""
 
 from __future__ import annotations
 

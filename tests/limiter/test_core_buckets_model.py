@@ -120,7 +120,7 @@ class BucketMachine(RuleBasedStateMachine):
         return sum(held.asked.tokens for held in self.held.values())
 
     def eligible(self) -> list[Want]:
-        """Those that wait, by ticket, without those of lost streams."""
+        """Waiting requests, by ticket, without those of lost streams."""
         found = [w for w in self.waiting if w.session in self.connected]
         return sorted(found, key=lambda want: want.ticket)
 
@@ -358,7 +358,7 @@ class BucketMachine(RuleBasedStateMachine):
             assert want.asked.tokens <= self.limits.max_in_flight
 
     def teardown(self) -> None:
-        """When everybody leaves, nothing stays."""
+        """Everybody leaves, and nothing stays."""
         for name in sorted(self.connected):
             self.core.handle(Disconnect(name), self.now)
         while (deadline := self.core.next_deadline()) is not None:

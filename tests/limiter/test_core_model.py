@@ -316,7 +316,7 @@ class LimiterMachine(RuleBasedStateMachine):
             assert sum(held.tokens for held in self.held.values()) + head.tokens > self.limit, "a fitting head waits"
 
     def teardown(self) -> None:
-        """When everybody leaves, nothing stays."""
+        """Everybody leaves, and nothing stays."""
         for name in sorted(self.connected):
             self.connected.discard(name)
             self.core.handle(Disconnect(name), self.now)

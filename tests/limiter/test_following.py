@@ -13,7 +13,7 @@ LIMIT = 2
 
 
 async def bound(executor: ExecutorSession, lease: Lease) -> bool:
-    """Whether a lease is the executor's. One that the limiter died over is given back."""
+    """Binds a lease, and says whether it is the executor's. If the limiter dies meanwhile, the lease is given back."""
     try:
         return (await executor.bind(lease, timeout=60)).bound
     except LimiterUnavailable:

@@ -1,4 +1,4 @@
-"""Which limiter a client looks for next, and what becomes of a stream that is closed while it is read."""
+"""Choice of the limiter that a client tries next, and the fate of a stream that is closed while it is read."""
 
 from __future__ import annotations
 

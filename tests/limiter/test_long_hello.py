@@ -71,7 +71,7 @@ def steps(core: LimiterCore, event: Event, now: float, between: Callable[[], Non
 
 @pytest.mark.parametrize("adopts", [True, False])
 def test_leases_are_counted_in_steps_and_nothing_is_granted_before_the_last(adopts: bool) -> None:
-    """Whether they are adopted in a recovery, which then ends, or are told to be unknown."""
+    """Leases are adopted in a recovery, which then ends, or reported as unknown."""
     core = make_core(MANY + 1, follows=adopts, max_queued=10)
     core.handle(Acquire("d", "waits", tokens=2), 1.0)
     seen: list[bool] = []

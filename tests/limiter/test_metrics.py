@@ -1,4 +1,4 @@
-"""What Prometheus reads of a limiter, over HTTP."""
+"""Metrics of a limiter, as Prometheus reads them over HTTP."""
 
 from __future__ import annotations
 

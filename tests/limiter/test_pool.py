@@ -33,7 +33,7 @@ from tests.limiter.servers import limiter_server, until
 KINDS = pytest.mark.parametrize("kind", ["thread", "process"])
 
 
-class Unpicklable(Exception):  # noqa: N818 - for the test
+class Unpicklable(Exception):
     """Can be pickled, but not read again."""
 
     def __init__(self, first: int, second: int) -> None:

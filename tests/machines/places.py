@@ -81,9 +81,9 @@ class Place:
     words: tuple[str, ...] = ()
     """Come before the command."""
     user: bool = False
-    """Whether the server is an ordinary user, as far as this machine can tell."""
+    """True if the server is an ordinary user, as far as this machine can tell."""
     version: int = 0
-    """Of Landlock, if it is to go by an older one; 0: that of the kernel."""
+    """Version of Landlock, if an older one is to be used; 0: the kernel's."""
     container: bool = False
     said: str = ""
     """Part of the sentence that somebody gets for whom no executor starts."""
@@ -97,7 +97,7 @@ class Place:
         return [word.replace(_FOLDER, str(folder())) for word in (*self.words[:at], *given, *self.words[at:])]
 
     def lacks(self) -> str:
-        """Why it can't be made here; empty: it can."""
+        """Reason why it can't be made here; empty: it can."""
         if os.geteuid() != 0:
             return "places are made by root"
         if self.container and shutil.which("podman") is None:

@@ -87,7 +87,7 @@ async def bombs(server: Server, landlock: bool) -> dict[str, str]:
 
 
 def made(place: Place) -> str:
-    """What `make run` does, without its installation: "yes" if programs of trajectories ran there."""
+    """Does what `make run` does, except for its installation: "yes" if programs of trajectories ran there."""
     own = place.user or place.container
     env = (ENV if own else {}) | {"HOME": "/tmp", "EXECUTOR_PYTHON": PYTHON or ""}
     if place.level == "landlock":

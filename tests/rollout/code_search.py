@@ -23,7 +23,7 @@ class RealSearch:
 
     @property
     def words(self) -> list[str]:
-        """Of the command line of a run."""
+        """Words of the command line of a run."""
         return [
             "env=code_search",
             f"data={self.data}",

@@ -1,4 +1,4 @@
-"""What every engine must do, whatever it runs on: one suite, which the tests of each engine inherit.
+"""Contract of every engine, whatever it runs on: one suite, which the tests of each engine inherit.
 
 A module that inherits it provides the fixtures `engine` (entered, SmolLM2-135M-Instruct, version `initial_version`),
 `open_engine` (makes another one, not entered) and `reference` (transformers' own model), and for the weights `weighted`

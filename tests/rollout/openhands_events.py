@@ -16,7 +16,7 @@ from openhands.sdk.event import Event, LLMConvertibleEvent  # type: ignore[impor
 
 
 class EchoAction(Action):  # type: ignore[misc]
-    """Of the tool that the events tell of."""
+    """Action of the tool in the events."""
 
     text: str
 

@@ -1,5 +1,5 @@
-"""Where the OpenHands SDK is: it needs Python 3.12 and packages of its own, so it runs in an interpreter that has them,
-which is this one, or the one that FAIRBOX_OPENHANDS_PYTHON names."""
+"""Location of the OpenHands SDK: it needs Python 3.12 and packages of its own, so it runs in an interpreter that has
+them: this one, or the one that FAIRBOX_OPENHANDS_PYTHON names."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ _SHA256 = {
     "webargs==8.6.0": "b8d098ab92bd74c659eca705afa31d681475f218cb15c1e57271fa2103c0547a",
     "boltons==24.1.0": "4a49b7d57ee055b83a458c8682a2a6f199d263a8aa517098bda9bab813554b87",
 }
-"""Of the source archives."""
+"""Hashes of the source archives."""
 _DOWNLOAD_S = 100.0
 _unreachable: list[str] = []
-"""Why PyPI can't be reached, once that is known: not every test is to wait for it."""
+"""Reason why PyPI can't be reached, once known, so that later tests need not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

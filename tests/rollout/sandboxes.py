@@ -31,7 +31,7 @@ def ran(**fields: Any) -> dict[str, Any]:
 
 
 class Sandbox:
-    """What a service was asked, and what it answers: `answers` in turn, and then that 42 was printed."""
+    """Service that records requests and returns `answers` in turn; after the last one it says that 42 was printed."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -20,7 +20,7 @@ def tool_call(name: str, **arguments: Any) -> str:
 async def roll_out(
     loop: AgentLoop, score: Score, tasks: Sequence[Task], *, retries: RetryBudget | None = None, **schedule: Any
 ) -> list[tuple[Task, TrajectoryResult]]:
-    """What a run hands over, in its order. `schedule` are fields of Schedule."""
+    """Trajectories that a run hands over, in its order. `schedule` are fields of Schedule."""
     done: list[tuple[Task, TrajectoryResult]] = []
     runner = RolloutRunner(
         loop,

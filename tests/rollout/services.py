@@ -1,4 +1,4 @@
-"""What tests of tools ask the real limiter and the real executor."""
+"""Questions that tests of tools ask the real limiter and the real executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends things goes to its end, whoever is cancelled meanwhile."""
+"""Cleanup runs to its end, whoever is cancelled meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether there is an executor, before a command begins its work."""
+"""Check that there is an executor, before a command begins its work."""
 
 from __future__ import annotations
 

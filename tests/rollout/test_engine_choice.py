@@ -1,4 +1,4 @@
-"""From settings to an engine."""
+"""Choice of an engine by settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a model writes is a stranger's: no text holds the loop of a rollout up, nor makes a record larger than itself.
+"""Text from a model is untrusted: none blocks the loop of a rollout, or makes a record larger than the text itself.
 
-The texts are large enough that a parser whose time grows with their square takes minutes, which the tests' own timeout
-ends; one whose time is linear takes milliseconds.
+The texts are so large that a parser in quadratic time takes minutes, which the tests' own timeout ends; one in linear
+time takes milliseconds.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def alive(pid: int) -> bool:
 
 
 async def pids(file: Path, lines: int = 1) -> list[int]:
-    """Of the program and its child, as it wrote them when it began for the `lines`-th time."""
+    """Pids of the program and its child, as the program wrote them when it began for the `lines`-th time."""
     async with asyncio.timeout(30):
         while len(written := _lines(file)) < lines:
             await asyncio.sleep(0.02)

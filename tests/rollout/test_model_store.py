@@ -1,4 +1,4 @@
-"""Where models come from: a path, or a name that is converted once."""
+"""Sources of models: a path, or a name that is converted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica gets a turn: the balancer alone, with its own time."""
+"""Choice of the replica for a turn: the balancer alone, with its own time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.rollout.scripted import roll_out
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where modules of a user are imported from."""
+    """Folder that a user's modules are imported from."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path

@@ -212,7 +212,7 @@ TURNS = (f"First.\n{tool_call('code_interpreter', code='print(6 * 7)')}", "#### 
 
 
 async def played(service: Sandbox, tokenizer: HubTokenizer, chat: ChatTemplate, count: int) -> list[TrajectoryResult]:
-    """What becomes of so many trajectories of one scripted call."""
+    """Results of so many trajectories of one scripted call."""
     async with adaptive_limiter(2) as limiter, interpreter_at(service.url, limiter) as tool:
         engine = ScriptedEngine(tokenizer, TURNS, vocab_size=49152)
         loop = AgentLoop(engine, chat, Toolbox([tool]), Limits(), SamplingParams())

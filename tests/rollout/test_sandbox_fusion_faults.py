@@ -1,4 +1,4 @@
-"""What a sandbox at `sandbox_fusion_url` can do wrong, and what the limiter hears of it. Everything is real."""
+"""Faults of a sandbox at `sandbox_fusion_url`, and the outcomes that the limiter hears of. Everything is real."""
 
 from __future__ import annotations
 

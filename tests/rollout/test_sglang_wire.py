@@ -1,4 +1,4 @@
-"""What goes to sglang and what comes back: bodies, and answers as version 0.5.23 gave them."""
+"""Messages to and from sglang: request bodies, and answers as version 0.5.23 gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the current folder: code of users is found, and disturbs nothing of fairbox's."""
+"""Files in the current folder: users' code is found, and disturbs nothing of fairbox's."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ TURN = event([7], prompt=[5, 6]) + event([8, 9]) + event([STOP], finish="stop") 
 
 
 def read(*pieces: bytes) -> TurnReader:
-    """What a stream says that comes in these pieces."""
+    """Turn in a stream that arrives in these pieces."""
     asked, splitter = request(), EventSplitter(1 << 20)
     found = TurnReader(asked.input_ids, asked.params)
     for piece in pieces:

@@ -29,7 +29,7 @@ _SIGNS = x509.KeyUsage(
 
 @dataclass(frozen=True)
 class Files:
-    """Where a certificate and its key are."""
+    """Paths of a certificate and its key."""
 
     cert: Path
     key: Path

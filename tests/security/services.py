@@ -16,7 +16,7 @@ from tests.security.authority import Authority, Files
 ANYWHERE = "127.0.0.1:0"
 TOKENS = {role: role.value[0] * 24 for role in Role}
 TENANT_TOKEN = "tenant-token-0123456789"
-"""Of a client of the tenant `team`."""
+"""Token of a client of the tenant `team`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Secrets:
         )
 
     def server_settings(self, *, tls: bool = True, mutual: bool = True) -> dict[str, Any]:
-        """Of a limiter; an executor has no executor_token_file."""
+        """Settings of a limiter; an executor has no executor_token_file."""
         settings = {f"{role}_token_file": str(self.tokens(role)) for role in Role}
         if tls:
             settings |= {"tls_cert": str(self.server.cert), "tls_key": str(self.server.key)}

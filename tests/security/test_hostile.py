@@ -32,7 +32,7 @@ from tests.security.services import TOKENS, Secrets
 
 ACQUIRE, EXECUTE = "/limiter.v1.LimiterService/AcquireToken", "/executor_service.v1.ExecutorService/ExecuteCode"
 _DEADLINE_S = 10.0
-"""Of a call of somebody else, during an attack: on a machine that does other things as well."""
+"""Deadline of somebody else's call during an attack, on a machine that does other things as well."""
 _HANDSHAKE_S = 10.0
 """As in fairbox.net.channels."""
 
@@ -45,7 +45,7 @@ class Target:
     pid: int
     security: ClientSecurity
     path: str
-    """Of the call that attackers make."""
+    """Path of the call that attackers make."""
 
     async def serve_one(self, channel: grpc.aio.Channel) -> None:
         """One whole call, which has to end well."""
@@ -192,7 +192,7 @@ async def test_a_burst_of_honest_calls_is_answered(target: Target) -> None:
 
 
 async def test_a_flood_of_calls_without_tokens_leaves_others_served(target: Target) -> None:
-    """From four connections, each with 50 calls at once, for as long as others make ten calls."""
+    """Attacks from four connections, each with 50 calls at once, for as long as others make ten calls."""
 
     async def attack(channel: grpc.aio.Channel) -> None:
         call: Any = channel.unary_unary(target.path, request_serializer=bytes)

@@ -31,7 +31,7 @@ def weak(authority: Authority) -> Files:
 
 
 def nameless(address: str, authority: Authority) -> bool:
-    """Whether a client that names no host can connect, as those do that go to an address."""
+    """Says whether a client that names no host can connect, like those that connect to an IP address."""
     context = ssl.create_default_context(cafile=str(authority.ca))
     context.check_hostname = False
     host, _, port = address.rpartition(":")

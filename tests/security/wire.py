@@ -60,7 +60,7 @@ def many(address: str, count: int, first: bytes = b"") -> Iterator[list[socket.s
 
 
 def cut_off(connection: socket.socket) -> bool:
-    """Whether the server has closed it."""
+    """Says whether the server has closed it."""
     connection.setblocking(False)
     try:
         while said := connection.recv(65_536):

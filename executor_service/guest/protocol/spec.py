@@ -63,11 +63,11 @@ if TYPE_CHECKING:
         """Relative to the store."""
         target: str
         branches: bool
-        """Whether there may be branches, which get layers of their own."""
+        """True if there may be branches, which get layers of their own."""
         most_bytes: int
         """Most bytes of a copy, made if nothing can be mounted."""
         read_only: bool
-        """Whether writing fails; never with `branches`."""
+        """True if writing fails; never with `branches`."""
 
     class Begin(TypedDict):
         """Order to the init: what the coming use may have."""
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         type: Literal["task"]
         mode: Literal["main", "exec", "serve"]
         collects: bool
-        """Whether files are to be returned; the worker says it to the init."""
+        """True if files are to be returned; the worker tells the init."""
         entry: str
         work: str
         workspace: str

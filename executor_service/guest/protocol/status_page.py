@@ -23,7 +23,7 @@ _START = struct.Struct("=BBddq")
 """One of the three above; whether files are to be returned; monotonic seconds at which the program starts; CPU seconds
 that the worker has used before; when the work folder was changed last, in nanoseconds of its file system."""
 _END = struct.Struct("=BBd")
-"""Whether it has ended; exit code; CPU seconds of the process and its children that it waited for."""
+"""Fields: whether it has ended, exit code, CPU seconds of the process and of the children that it waited for."""
 _MOST_TEXT = 3000
 
 

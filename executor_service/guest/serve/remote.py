@@ -23,7 +23,7 @@ _TOLD = ("__name__", "__qualname__", "__doc__")
 """Special attributes that are asked for; all others are those of the proxy."""
 
 
-class NeedsClass(TypeError):  # noqa: N818 - a fact about a test
+class NeedsClass(TypeError):
     """The test uses an object of the candidate in a way that only works in the candidate's own process."""
 
     __module__ = "builtins"  # shortens what is said of it
@@ -196,7 +196,7 @@ def _exception(name: str, bases: list[Any]) -> type[Exception]:
     return type(name, (_Stand, base), {"__module__": "solution"})
 
 
-class _Stand(Exception):  # noqa: N818 - a mark
+class _Stand(Exception):
     """Lets a stand-in take any arguments."""
 
     def __init__(self, *args: object) -> None:

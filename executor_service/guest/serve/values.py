@@ -28,7 +28,7 @@ MAX_BYTES = 8 << 20
 _INT64 = 1 << 63
 
 
-class NotPlain(Exception):  # noqa: N818 - a fact about a value
+class NotPlain(Exception):
     """The value is too deep or too large to cross; the text says which."""
 
 

@@ -274,7 +274,7 @@ def notified(listener: int) -> bytes | None:
 
 
 def is_waiting(listener: int, number: bytes) -> bool:
-    """Whether the caller with this number of a notification still waits: what was read of it was its own then."""
+    """Says whether the caller behind this notification still waits. If so, the data read about it was its own."""
     return _succeeds(listener, _NOTIF_ID_VALID, number)
 
 

@@ -46,7 +46,7 @@ def now_below(root: int) -> list[int]:
 
 
 def is_below(pid: int, root: int) -> bool:
-    """Whether a process is below `root`. What died on the way up is not."""
+    """Says whether a process is below `root`. A process is not if one on the way up died."""
     for _ in range(_DEEPEST):
         if pid <= 1 or (fields := _stat(pid)) is None:
             return False
@@ -101,8 +101,8 @@ def _kill_below(pid: int, root: int) -> None:
 
 
 def more_tasks(root: int, most: int) -> bool:
-    """Whether more than `most` processes and threads are below `root`. Looks at no more than it must: who has to act on
-    it competes with all of them for a processor."""
+    """Says whether more than `most` processes and threads are below `root`. Looks at no more than it must: whoever has
+    to act on it competes with all of them for a processor."""
     if not _lists_children(root):
         return sum(len(_threads(pid)) for pid in descendants(root)) > most
     count, todo = 0, _children(root, _threads(root))
@@ -147,7 +147,7 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether anything of it runs: a first thread that has ended is shown as a dead process."""
+    """Says whether anything of it runs: a process whose first thread has ended appears as dead."""
     fields = _stat(pid)
     return fields is not None and (fields[_STATE] not in _DEAD or len(_threads(pid)) > 1)
 

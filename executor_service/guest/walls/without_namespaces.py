@@ -66,7 +66,7 @@ class BareInit:
         sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
         landlock.go_by(spec["landlock"])
         self.scoped = landlock.abi() >= landlock.SCOPES
-        """Whether the kernel keeps programs from signalling others."""
+        """True if the kernel keeps programs from signalling others."""
         if self.scoped:
             landlock.scope_signals()
         tree.adopt()

@@ -159,7 +159,7 @@ def _layer(number: int, kind: str = "upper") -> str:
 
 
 def _may_write_trusted(folder: str) -> bool:
-    """Whether the layers' own records can be kept where they are by default. In a user namespace they can't, and
+    """Says whether the layers' own records can be kept in their default place. In a user namespace they can't, and
     overlayfs would go on without them, and fail when a folder is removed."""
     try:
         os.setxattr(folder, "trusted.fairbox", b"")

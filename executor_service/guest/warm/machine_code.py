@@ -77,7 +77,7 @@ def _movable() -> set[int]:
 
 
 def _move(block: int) -> bool:
-    """Whether the block lies in a huge page now."""
+    """Moves the block, and says whether it lies in a huge page now."""
     room = _mmap(None, 2 * HUGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room == _FAILED:
         return False

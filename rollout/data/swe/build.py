@@ -61,7 +61,7 @@ class Built:
     """instance_ids whose row had a truth already, and another one than was made; the made one is taken."""
 
 
-class _LeftOut(Exception):  # noqa: N818 - an answer, not a failure
+class _LeftOut(Exception):
     def __init__(self, why: Why, problem: str) -> None:
         super().__init__(problem)
         self.why = why

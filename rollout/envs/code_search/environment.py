@@ -193,7 +193,9 @@ class CodeSearchEnvironment:
 def open_code_search(config: CodeSearchConfig, setup: EnvironmentSetup) -> CodeSearchEnvironment:
     """The rows of the run's data, with the repositories that were prepared for them. Raises ConfigError, DataError."""
     if setup.data is None:
-        raise ConfigError("data is none, but code search has no built-in tasks: name a file of rows (docs/how-to/datasets.md)")
+        raise ConfigError(
+            "data is none, but code search has no built-in tasks: name a file of rows (docs/how-to/datasets.md)"
+        )
     return CodeSearchEnvironment(
         read_search_rows(setup.data, setup.limit),
         config,

@@ -1,7 +1,8 @@
 """Rewards for programs, graded by an executor: `code_stdio`, `code_function`, `code_asserts`, `code_pytest`,
 `code_tests`, `humaneval`.
 
-The grading itself is the executor's (docs/how-to/grading.md): the program runs in a sandbox, and what decides runs elsewhere.
+The grading itself is the executor's (docs/how-to/grading.md): the program runs in a sandbox, and what decides runs
+elsewhere.
 """
 
 from rollout.rewards.code.extract import CodeSource, Extracted, extract_code

@@ -39,7 +39,7 @@ _OF_SERVER = ("language", "limits", "checker.language", "checker.limits")
 """Fields that a server refuses if it is set up for something else."""
 
 
-class Unusable(Exception):  # noqa: N818 - an answer
+class Unusable(Exception):
     """The answer can't be graded, by its own doing: it is worth nothing."""
 
 

@@ -51,7 +51,7 @@ _ANSWERS = (InvalidRequest, NotFound, SessionNotFound)
 """Errors by which an executor does its job."""
 
 
-class BadProgram(FairboxError):  # noqa: N818 - a fact about a text
+class BadProgram(FairboxError):
     """The executor does not take this text as a program; it says what is wrong, for the model."""
 
 

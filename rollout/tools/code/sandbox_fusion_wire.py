@@ -48,7 +48,7 @@ _LIMITS = (Outcome.MEMORY_LIMIT, Outcome.PROCESS_LIMIT, Outcome.OUTPUT_LIMIT)
 _LONGEST_RETRY_S = 30.0
 
 
-class BadReply(ValueError):  # noqa: N818 - a fact about what a service sent
+class BadReply(ValueError):
     """The reply does not say what became of a program; the text says why."""
 
 

@@ -150,7 +150,7 @@ _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Options for a state in one piece, at the first peer's CPU."""
 
 
-class Diverged(FairboxError):  # noqa: N818 - what became of a run
+class Diverged(FairboxError):
     """A loss or a gradient is not finite. The weights are those from before it."""
 
 

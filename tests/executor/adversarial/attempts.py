@@ -1,4 +1,4 @@
-"""What hostile programs have in common: a list of attempts, and which of them succeeded."""
+"""Parts that hostile programs share: a list of attempts, and a record of those that succeeded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG = Limits(wall_time_s=60)
 
 
 async def printed(executor: ExecutorClient, code: str, **options: object) -> str:
-    """What a program prints that must end well."""
+    """Returns the output of a program that must end well."""
     result = await executor.execute(_BEGINNING + code, **options)  # type: ignore[arg-type]
     assert result.outcome is Outcome.FINISHED, result
     return result.stdout.text

@@ -44,7 +44,7 @@ attempt("time", lambda: os.utime("/usr/bin"))
 
 
 async def test_attributes_of_files_can_not_be_set_by_newer_calls_either(executor: ExecutorClient, level: Level) -> None:
-    """Where nothing is mounted, files of the host are a path away; calls are those of Linux 6.13 and newer."""
+    """Tries the calls of Linux 6.13 and newer: with nothing mounted, files of the host are only a path away."""
     if not level.landlock:
         pytest.skip("programs reach no file of the host at this level")
     code = """

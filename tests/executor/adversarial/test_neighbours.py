@@ -1,4 +1,4 @@
-"""What a program finds of the programs beside it and of those before it."""
+"""Traces that a program finds of the programs beside it and of those before it."""
 
 from __future__ import annotations
 

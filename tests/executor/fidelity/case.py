@@ -23,7 +23,7 @@ class Case:
     needs: str = ""
     """A package that the interpreter must have."""
     unlike_landlock: str = ""
-    """Why it can't be the same at level `landlock`; empty: it is the same there."""
+    """Reason why it can't be the same at level `landlock`; empty: it is the same there."""
 
 
 def programs(table: str) -> list[Case]:

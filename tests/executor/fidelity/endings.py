@@ -1,4 +1,4 @@
-"""How programs end: exit codes, hooks, threads, signals, finalization."""
+"""Ends of programs: exit codes, hooks, threads, signals, finalization."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from tests.executor.servers import Server, children
 
 
 def quiet(server: Server, level: Level) -> bool:
-    """Whether nothing is there but zygotes, inits and workers that wait."""
+    """Says whether only zygotes, inits and waiting workers are there."""
     profiles = server.status().profiles
     zygotes = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
     return len(children(server.pid)) == zygotes + 2 * sum(profile.ready for profile in profiles)
 
 
 async def value(session: Session, code: str) -> str:
-    """What an expression is in a session."""
+    """Value of an expression in a session."""
     result = await session.run(code)
     assert result.outcome is Outcome.FINISHED, result
     return result.displays[-1].text

@@ -1,4 +1,4 @@
-"""What a cell can do and see: state, values that are displayed, errors, input, files, `await`, exits."""
+"""Abilities of a cell: state, displayed values, errors, input, files, `await`, exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell, or a program, waited for a processor is not charged to its wall time, up to a bound."""
+"""Time that a cell or program spends waiting for a processor is not charged to its wall time, up to a bound."""
 
 from __future__ import annotations
 

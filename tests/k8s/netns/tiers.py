@@ -22,13 +22,13 @@ from tests.k8s.runs import Run, read
 
 LIMIT = 3
 DEADLINE_S = 15.0
-"""Of each wait for a lease, and of each call, of the client."""
+"""Deadline of each wait for a lease and of each call, in the client."""
 _LOAD = Path(__file__).parents[1] / "load.py"
 _START_WITHIN_S = 60.0
 
 
 def unusable() -> str:
-    """Why namespaces can't be made here; empty: they can."""
+    """Reason why namespaces can't be made here; empty: they can."""
     if os.geteuid() != 0:
         return "network namespaces with devices take root"
     missing = [each for each in ("ip", "nsenter", "unshare") if shutil.which(each) is None]
@@ -82,7 +82,7 @@ class Tiers:
         self.bridge.cut(self.address[tier], cut=False)
 
     def bucket(self) -> pb.BucketStatus:
-        """How the limiter stands, asked from outside of all of them."""
+        """State of the limiter's bucket, asked for from outside all namespaces."""
         with grpc.insecure_channel(f"{self.address['limiter']}:50053") as channel:
             return rpc.LimiterAdminServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=10).buckets[0]
 
@@ -100,7 +100,7 @@ class Tiers:
 
 
 async def runs_of(load: asyncio.subprocess.Process, within_s: float) -> list[Run]:
-    """What a load did, when it has ended by itself."""
+    """Runs of a load that has ended by itself."""
     async with asyncio.timeout(within_s):
         out, _ = await load.communicate()
     assert load.returncode == 0

@@ -15,7 +15,7 @@ _MS = 1e6
 
 
 def problems(history: History) -> list[str]:
-    """What did not hold, one sentence each."""
+    """Violations, one sentence each."""
     return [*_over_limit(history), *_used_twice(history), *_ends(history), *_out_of_order(history)]
 
 

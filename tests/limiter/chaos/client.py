@@ -40,10 +40,10 @@ _CANCELLED = 0.15
 _PATIENCE_S = 0.2
 """Mean time until it does."""
 _LONG_TASKS = 2
-"""Of each client: their programs outlive most faults and the recoveries after them, and with three clients they fill
-the limit, so that one program too many shows at once."""
+"""Number of long tasks of each client: their programs outlive most faults and the recoveries after them, and with three
+clients they fill the limit, so that one program too many shows at once."""
 _HELD_FOR_S = 5.0
-"""How much longer a hold is than the work under it: more than a grant can be on its way."""
+"""Time by which a hold outlasts the work under it: longer than a grant can be on its way."""
 _UNBOUND_TTL_S = 2.0
 _STEP_S = 0.01
 _AGAIN_S = 0.1

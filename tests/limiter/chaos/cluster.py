@@ -46,7 +46,7 @@ class Cluster:
         self.folder = folder
         self.world = world
         self.disk = folder / "disk"
-        """Where a limiter keeps its state; `small` if it is a disk of its own."""
+        """Folder in which a limiter keeps its state; with `small`, a disk of its own."""
         self.small = False
         self.clients = [f"client-{number}" for number in range(world.clients)]
         self.executors = [f"executor-{number}" for number in range(world.executors)]

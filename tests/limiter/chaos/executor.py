@@ -116,7 +116,7 @@ class Programs:
         self._put(2 + number, min(1, self._get(2 + number)))
 
     def ended(self, number: int) -> bool:
-        """Whether it takes no step any more."""
+        """Says whether the program has taken its last step."""
         return not self._get(2 + number)
 
     def _turn(self) -> None:

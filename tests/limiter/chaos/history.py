@@ -1,6 +1,6 @@
-"""What happened in a run, as the processes themselves wrote it down: facts for the checker, and how they are read.
+"""Events of a run, as the processes themselves wrote them down: facts for the checker, and the code that reads them.
 
-Times are nanoseconds of CLOCK_MONOTONIC, which all processes of one machine share. What executors ran is known from
+Times are nanoseconds of CLOCK_MONOTONIC, which all processes on one machine share. Runs of executors are known from
 executors alone, never from the limiter.
 """
 
@@ -42,10 +42,10 @@ class Grant:
     lease: tuple[int, int]
     """Epoch and number; a limiter numbers its grants in their order."""
     asked: int
-    """When the request was made."""
+    """Time at which the request was made."""
     queued: int | None = None
-    """When the client knew that the limiter had it in its queue, on the stream that the grant came by. So the limiter
-    saw its session connected from then on. None: it was never told that on this stream."""
+    """Time at which the client learned, on the stream of the grant, that its request was in the limiter's queue. So the
+    limiter saw its session connected from then on. None: the stream never said so."""
     ticket: tuple[int, int] | None = None
     """The ticket that it was told on that stream, or had brought there before anything was granted."""
 
@@ -59,7 +59,7 @@ class Request:
     ends: tuple[str, ...]
     """Each of granted, rejected, timed out, cancelled, unavailable."""
     survived: bool = True
-    """Whether its process lived until it had written everything down."""
+    """True if its process lived until it had written everything down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _runs(path: Path, kills: list[int]) -> Iterator[Run]:
-    """What ran until its last step. `kills`: when the limiter was ended."""
+    """Runs, each until its last step. `kills`: times at which the limiter was ended."""
     events = list(_events(path))
     steps: list[int] = []
     for event in events:
@@ -107,8 +107,8 @@ def _runs(path: Path, kills: list[int]) -> Iterator[Run]:
 
 
 def _reported(held: dict[str, Any], kill: int, events: list[dict[str, Any]]) -> bool:
-    """Whether the limiter that came after that time was told in time what is held, and so counts it. A unary lease is
-    never reported."""
+    """Says whether the limiter that came after `kill` heard in time of the held lease, and so counts it. A unary lease
+    is never reported."""
     welcome = next((each for each in events if each["kind"] == "welcome" and each["at"] > kill), None)
     if held["held"] == "unary" or welcome is None or not welcome["recovering"]:
         return False

@@ -1,7 +1,7 @@
-"""How a process writes down what happens to it so that the record outlives a SIGKILL.
+"""Journal of a process: a record of what happens to it that outlives a SIGKILL.
 
-Invariants: a line of the journal is one write, so it is whole or missing; a step is in shared memory of the file as
-soon as `take()` returns.
+Invariants: a line of the journal is one write, so it is whole or missing; a step is in the file's shared memory as soon
+as `take()` returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Journal:
 
 
 class Steps:
-    """When each run took its last step."""
+    """Times of the last step of each run."""
 
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:

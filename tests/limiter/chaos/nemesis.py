@@ -21,9 +21,10 @@ _AT_ONCE = 2
 _KINDS_A_RUN = (2, 4)
 _HICCUPS_S = (0.05, 0.3, 1.0)
 _SILENCES = (1.2, 1.7)
-"""What ends sessions, in times of an executor's."""
+"""Durations of a silence that ends sessions, in multiples of an executor's ttl."""
 _REST_S = 2.5
-"""What is killed is then left alone for so long: it needs about a second to start, and shall do something."""
+"""Time for which a killed process is left alone afterwards: it needs about a second to start, and should then get
+something done."""
 _DELAYS_S = (0.01, 0.05, 0.3)
 
 Fault = Callable[["Nemesis", str, float], Awaitable[None]]
@@ -101,7 +102,7 @@ class Nemesis:
         await self._cluster.revive(victim)
 
     async def lose(self, victim: str, duration: float) -> None:
-        """What is open carries nothing any more, and nobody is told."""
+        """Open connections carry nothing any more, and neither side learns of it."""
         self._cluster.proxies[victim].lose()
         await asyncio.sleep(duration)
 
@@ -178,4 +179,4 @@ KINDS: dict[str, tuple[Callable[[Cluster], list[str]], Fault]] = {
     "reset": (_links, Nemesis.reset),
     "half-open": (_links, Nemesis.lose),
 }
-"""Who may suffer it, and what it is."""
+"""Possible victims of each fault, and the fault itself."""

@@ -63,7 +63,8 @@ class Proxy:
             await asyncio.wait(self._serving)
 
     def lose(self) -> None:
-        """What is open carries nothing any more and is not reset, as when a machine is lost; new connections work."""
+        """Open connections carry nothing any more and are not reset, as when a machine is lost; new connections
+        work."""
         self.up.open.clear()
         self.down.open.clear()
         self.up, self.down = Direction(), Direction()

@@ -20,7 +20,7 @@ class RecordingTransport:
 
     @property
     def target(self) -> str:
-        """Where the limiter is."""
+        """Address of the limiter."""
         return self._transport.target
 
     async def connect(self) -> Connection:

@@ -31,7 +31,7 @@ Ask = Callable[[float], Awaitable[None]]
 
 @dataclass
 class Tally:
-    """How the requests ended."""
+    """Counts of the requests by their end."""
 
     granted: int = 0
     given_up: int = 0

@@ -103,7 +103,8 @@ def test_lease_is_granted_once() -> None:
 
 
 def _written(folder: Path, *events: tuple[str, float, dict[str, Any]], step: float) -> History:
-    """What a client's journal and a kill of the limiter at second 2 are read as; `step`: when its work went on last."""
+    """Reads a client's journal and a kill of the limiter at second 2 as a history; `step` is the last step of the
+    client's work."""
     Journal(folder / "limiter.jsonl").note("killed", at=2_000_000_000)
     journal = Journal(folder / "client-0.0.jsonl")
     for kind, at, facts in events:

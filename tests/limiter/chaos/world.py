@@ -1,7 +1,7 @@
-"""What one history takes place in: who takes part, how long things take, and who leads how.
+"""Setting of one history: its participants, its durations, and the way that limiters come to lead.
 
 Drawn from a seed: histories with executors, whose programs run under bound leases; with holds beside them; and with
-holds alone. In each some tasks may use the unary calls.
+holds alone. In each, some tasks may use the unary calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from limiter.config import LEADERS as ALL_LEADERS
 
 LEADERS = tuple(sorted({"file", "none"} & set(ALL_LEADERS)))
-"""How limiters come to lead: odd seeds without a roster, even ones with it."""
+"""Ways in which limiters come to lead: odd seeds without a roster, even ones with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class World:
     clients: int = 3
     executors: int = 2
     tasks: int = 8
-    """Of each client."""
+    """Number of tasks of each client."""
     unary: int = 0
-    """Of these, those that use the unary calls."""
+    """Number of those tasks that use the unary calls."""
     holds: bool = False
-    """Whether some leases are held without an executor; all are where there is none."""
+    """True if some leases are held without an executor; without executors, all are."""
     disk: bool = False
-    """Whether the leader's state is on a small disk of its own."""
+    """True if the leader's state is on a small disk of its own."""
     ttl_s: float = 3.0
-    """Of executors' sessions: short, so that a run of seconds sees many of them end."""
+    """Lifetime of an executor's session without a heartbeat: short, so that a run of seconds sees many of them end."""
     queue_s: float = 20.0
     """Longest wait of most requests."""
     long_s: tuple[float, float] = (1.0, 10.0)

@@ -136,7 +136,7 @@ def _problem(status: int, reason: str, message: str) -> web.Response:
 
 
 def _invalid(body: dict[str, Any]) -> str:
-    """What an API server has against a Lease; empty: nothing."""
+    """Objection of an API server to a Lease; empty: none."""
     spec = body["spec"]
     if not isinstance(spec.get("leaseDurationSeconds"), int) or spec["leaseDurationSeconds"] < 1:
         return "spec.leaseDurationSeconds: Invalid value: must be greater than 0"

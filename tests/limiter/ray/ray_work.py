@@ -1,4 +1,4 @@
-"""What runs in Ray's worker processes: pools that share a limiter, and write down when their functions run."""
+"""Functions for Ray's worker processes: pools that share a limiter, and record when their functions run."""
 
 from __future__ import annotations
 

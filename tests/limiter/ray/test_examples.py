@@ -21,7 +21,7 @@ def example(heading: str) -> str:
 
 
 async def output(source: str, **environment: str) -> str:
-    """What a program prints."""
+    """Output of a program."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

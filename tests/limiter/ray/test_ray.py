@@ -48,7 +48,7 @@ async def a_limiter(
 
 
 async def status(limiter: RayLimiter) -> pb.GetStatusResponse:
-    """What the service says of itself."""
+    """Status that the service reports about itself."""
     return await status_of(limiter.admin_address, wait_for_ready=False)
 
 
@@ -225,7 +225,7 @@ def runs(pid: int) -> bool:
 async def test_limiter_without_an_answer_of_its_cluster_ends_before_one_that_follows_grants(
     cluster: RayCluster,
 ) -> None:
-    """Which is after its learning time: `fresh` was for the first start."""
+    """A follower grants only after its learning time: `fresh` was for the first start."""
     name = next(NAMES)
     async with a_limiter(1, name=name, more={name: 1}) as limiter:
         epoch, service = (await status(limiter)).epoch, process_of(name)

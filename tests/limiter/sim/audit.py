@@ -18,7 +18,7 @@ from tests.limiter.sim.limiter_node import LimiterNode
 from tests.limiter.sim.world import World
 
 _EVERY_S = 1.0
-"""What is different at two looks in a row has been for longer than any message takes."""
+"""Time between two looks: a difference seen at both has lasted longer than any message takes."""
 
 Finding = tuple[str, str, str]
 """Kind, whose, and what."""

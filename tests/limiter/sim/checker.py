@@ -1,13 +1,13 @@
-"""What must hold in every history, judged from what really ran and from what the limiter decided, in true time.
+"""Rules that must hold in every history, judged from what really ran and from what the limiter decided, in true time.
 
-- Programs that run at one instant never need more tokens than their bucket has, over all executors and leaders. Where
-  somebody changes the bucket that is the most it had since the oldest of them can have been granted its lease.
-- Grants leave a bucket in ticket order among those that are connected; what fits at the head is granted at once.
-- Every request ends, within its timeout and what its client adds to it.
+- Programs that run at one instant never need more tokens than their bucket has, over all executors and leaders. If
+  somebody changes the bucket, its limit is the highest since the oldest of them can have been granted its lease.
+- Grants leave a bucket in ticket order among connected clients; a request at the head that fits is granted at once.
+- Every request ends, within its timeout plus the margin of its client.
 - When all is quiet nothing is held or waited for, no task is left, and no task has failed.
 
 An executor that was stopped for longer than its promise allows is excused until its programs are dead: the limit cannot
-hold for it, and docs/explanation/limiter.md says so.
+hold for it, as docs/explanation/limiter.md says.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Checker:
     def __init__(self, loop: SimLoop, trace: Trace, limits: dict[str, int]) -> None:
         self.violations: list[tuple[str, str]] = []
         self.counts: Counter[str] = Counter()
-        """How often what was tried came about, so that a simulation of nothing shows."""
+        """Number of times that each tried thing came about, so that a simulation of nothing shows."""
         self.running: dict[Program, None] = {}
         self._loop = loop
         self._trace = trace
@@ -56,7 +56,8 @@ class Checker:
         self._reported: Counter[str] = Counter()
         self._excused: dict[Process, None] = {}
         self.granted_at: dict[tuple[int, int], float] = {}
-        """When each lease with a hold time was granted, so that clients can keep to it however late they hear of it."""
+        """Time of the grant of each lease with a hold time, so that clients can keep to it however late they hear of
+        it."""
         self.forgers: dict[str, str] = {}
         """Names of those who claim what they do not have, by the sessions that are theirs."""
 

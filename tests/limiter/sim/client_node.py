@@ -16,10 +16,10 @@ from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
 _TASKS = 2
 _ANSWER_BACKSTOP_S = 10.0
-"""What a client adds to a queue timeout before it takes the limiter for gone; see limiter.client.session."""
+"""Margin that a client adds to a queue timeout before it takes the limiter for gone; see limiter.client.session."""
 _SLACK_S = 0.5
 _BACKSTOP = "did not answer in time"
-"""What LimiterUnavailable says then."""
+"""Text of LimiterUnavailable in that case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Execute:
     bucket: str
     tokens: int
     seconds: float
-    """How long the program runs."""
+    """Duration of the program."""
     lease: Lease | None
     """None: the executor has to get one."""
 
@@ -55,12 +55,12 @@ class ClientNode:
         self._leaving = asyncio.Event()
         self._serial = 0
         self._held: dict[Program, None] = {}
-        """What runs under leases that nobody binds."""
+        """Programs under leases that nobody binds."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def idle(self) -> bool:
-        """Whether its tasks have nothing more to ask."""
+        """True if its tasks have nothing more to ask."""
         return bool(self._tasks) and all(task.done() for task in self._tasks)
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class ClientNode:
         self._leaving.set()
 
     def died(self) -> None:
-        """What it holds goes on, elsewhere: nobody tells a new limiter of it."""
+        """Programs under its leases go on elsewhere, and nobody reports them to a new limiter."""
         for program in self._held:
             program.reported = False
 

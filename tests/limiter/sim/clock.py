@@ -12,10 +12,10 @@ class MachineClock:
     rate: float
     """Seconds that it shows per true second."""
     offset: float
-    """What it showed at true time 0."""
+    """Reading at true time 0."""
 
     def at(self, true: float) -> float:
-        """What it shows at a true time."""
+        """Reading of the clock at a true time."""
         return self.offset + self.rate * true
 
     def when(self, shown: float) -> float:

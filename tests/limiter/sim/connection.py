@@ -23,7 +23,7 @@ _RETRY_WITHIN_S = 1.0
 _SYN, _PING, _PONG, _FIN, _RESET = "syn", "ping", "pong", "fin", "reset"
 
 
-class Broken(Exception):  # noqa: N818 - a fact about the network
+class Broken(Exception):
     """The connection has ended."""
 
 
@@ -105,7 +105,7 @@ class End:
             self._timer.cancel()
 
     def lose_outbox(self) -> None:
-        """What is on its way from here is lost."""
+        """Messages on their way from here are lost."""
         while len(self._outbox) > 1:
             self._outbox.pop()
         if self._outbox:

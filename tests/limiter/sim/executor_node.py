@@ -66,7 +66,7 @@ class ExecutorNode:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or is being set up."""
+        """True if nothing runs or is being set up."""
         return all(run.done() for run in self._runs.values())
 
     def _accept(self, end: End) -> None:

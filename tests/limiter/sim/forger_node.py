@@ -45,7 +45,7 @@ class ForgerNode:
 
     @property
     def idle(self) -> bool:
-        """Whether it has given up."""
+        """True if it has given up."""
         return bool(self._tasks) and all(task.done() for task in self._tasks)
 
     async def run(self) -> None:

@@ -46,7 +46,7 @@ class LimiterNode:
 
     @property
     def leads(self) -> bool:
-        """Whether it decides anything."""
+        """True if it decides anything."""
         return self.hub is not None and not self.hub.closed
 
     async def run(self) -> None:

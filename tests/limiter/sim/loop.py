@@ -73,7 +73,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._nobody = Context()
 
     def time(self) -> float:
-        """What the clock of the running process shows."""
+        """Reading of the running process's clock."""
         process = _PROCESS.get()
         return self.true_time if process is None else process.clock.at(self.true_time)
 

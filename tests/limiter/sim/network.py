@@ -48,11 +48,11 @@ class Network:
             del self._listening[process.name]
 
     def listener(self, name: str) -> tuple[Process, Accept] | None:
-        """Who takes connections to a name."""
+        """Process that takes connections to a name."""
         return self._listening.get(name)
 
     def offer(self, service: str, name: str, *, offered: bool) -> None:
-        """Whether connections to a service may go to that name."""
+        """Sets whether connections to a service may go to that name."""
         names = self._offers.setdefault(service, [])
         if offered and name not in names:
             names.append(name)
@@ -72,19 +72,19 @@ class Network:
         self._blocked[source, target] = max(until, self._blocked.get((source, target), 0.0))
 
     def blocked_until(self, source: str, target: str) -> float:
-        """When the way is open again; in the past when it is."""
+        """Time at which the way is open again; in the past if it is open."""
         return self._blocked.get((source, target), 0.0)
 
     def healed_at(self) -> float:
-        """When every way is open again."""
+        """Time at which every way is open again."""
         return max(self._blocked.values(), default=0.0)
 
     def slow(self, source: str, target: str, seconds: float, extra: float) -> None:
-        """What `source` sends to `target` takes `extra` seconds more for a time."""
+        """Messages from `source` to `target` take `extra` seconds more for a time."""
         self._slow[source, target] = (self.loop.true_time + seconds, extra)
 
     def delay(self, source: str, target: str) -> float:
-        """How long a message takes that is sent now."""
+        """Delay of a message that is sent now."""
         rng = self.rng
         delay = 0.0002 + rng.random() ** 3 * 0.004
         until, extra = self._slow.get((source, target), (0.0, 0.0))

@@ -1,4 +1,5 @@
-"""Whether grants keep to a rate: between any two of them no more than the burst and what the time between allows."""
+"""Checks that grants keep to a rate: between any two there are no more than the burst plus what the time between
+allows."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Pace:
         return f"{self._rate:g} leases a second with bursts of {self._burst}"
 
     def allows(self, leases: int, now: float) -> bool:
-        """Whether so many leases may be granted now, after those before."""
+        """Says whether so many leases may be granted now, after the earlier ones."""
         self._most = min(self._most, self._count + self._burst - self._rate * now)
         self._count += leases
         return self._count <= self._most + self._rate * now + _SLACK

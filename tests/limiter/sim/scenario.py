@@ -1,7 +1,7 @@
-"""What one seed stands for: how many take part, how fast they work, and which few faults they meet.
+"""Scenario of one seed: the number of participants, how fast they work, and the few faults they meet.
 
-A subset of the faults finds more than all of them at once, and programs that run for longer than a session lasts find
-what short ones don't.
+A subset of the faults finds more than all of them at once, and programs that outlast a session find what short ones
+don't.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SESSIONS = 40
 
 
 class Fault(StrEnum):
-    """What can befall the simulated cluster."""
+    """Fault that can befall the simulated cluster."""
 
     CLIENT_CRASH = "client-crash"
     """A client is killed, and started again."""
@@ -57,7 +57,7 @@ class Fault(StrEnum):
     ONE_WAY = "one-way"
     """One machine does not reach another for a time; the other way works."""
     SLOW_WAY = "slow-way"
-    """What one machine sends to another takes up to seconds for a time."""
+    """Messages from one machine to another take up to seconds for a time."""
     FADING = "fading"
     """The answers to an executor get slow, and then the limiter does not hear it any more, for longer than its session
     lasts."""
@@ -95,7 +95,7 @@ _LEADERS = (
 )
 _PROMPT = tuple(fault for fault in Fault if fault not in _DECEIVING)
 _POOLS = (tuple(Fault), tuple(Fault), _NETWORK, _LEADERS, _PROMPT)
-"""What a seed draws its faults from: related ones meet more often than by chance."""
+"""Pools that a seed draws its faults from: related ones meet more often than by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Scenario:
     clients: int
     executors: int
     limiters: int
-    """How many stand for election; 0: one leads without asking anybody."""
+    """Number of limiters that stand for election; 0: one leads without asking anybody."""
     lead: float
     """Duration of a lead without renewal."""
     buckets: tuple[BucketLimits, ...]
     heavy: bool
-    """Whether some requests need more than one token."""
+    """True if some requests need more than one token."""
     program: float
     """Mean time that programs run."""
     setup: float
@@ -128,19 +128,19 @@ class Scenario:
     unavailable_after: float | None
     timing: Timing
     extended: bool = False
-    """Whether clients take the places of leases that a restart made void, and the rest of this is drawn."""
+    """True if clients take the places of leases that a restart made void, and the fields below are drawn."""
     unary: int = 0
     """Clients that use unary calls."""
     tenants: int = 0
     """Tenants that requests name; 0: they name none."""
     operator: bool = False
-    """Whether somebody changes buckets all the time."""
+    """True if somebody changes buckets all the time."""
     forgers: int = 0
     """Clients that claim what they were never given, and call anonymously without end."""
 
     @property
     def prompt(self) -> bool:
-        """Whether whoever is connected is heard within a second."""
+        """True if everyone who is connected is heard within a second."""
         return not any(fault in _DECEIVING for fault in self.faults)
 
 

@@ -35,7 +35,7 @@ and partition together."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a scenario."""
+    """Outcome of a scenario."""
 
     scenario: Scenario
     violations: tuple[tuple[str, str], ...]
@@ -134,7 +134,7 @@ def _of(world: World, kind: type[Node]) -> list[Any]:
 
 
 async def _quiet(world: World) -> bool:
-    """Whether everything that was asked for has ended in time."""
+    """Says whether every request has ended in time."""
     deadline = world.loop.true_time + _QUIET_WITHIN_S
     while world.loop.true_time < deadline:
         if all(node.idle for kind in _WORKERS for node in _of(world, kind)):

@@ -1,4 +1,4 @@
-"""What happened, in order: hashed always, printed on demand. Equal hashes mean equal histories."""
+"""Record of events, in order: always hashed, printed on demand. Equal hashes mean equal histories."""
 
 from __future__ import annotations
 

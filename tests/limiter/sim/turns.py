@@ -1,10 +1,10 @@
-"""Whether tenants take turns: nobody is granted twice while another one waits all the time."""
+"""Checks that tenants take turns: no tenant gets two grants while another one waits all the time."""
 
 from __future__ import annotations
 
 
 class Turns:
-    """What has happened since each tenant that waits has begun to wait, or was granted last."""
+    """Record of the grants since each waiting tenant began to wait, or got its last grant."""
 
     def __init__(self) -> None:
         self._since: dict[str, dict[str, None]] = {}
@@ -31,6 +31,6 @@ class Turns:
             self._since.setdefault(tenant, {})
 
     def found(self) -> list[str]:
-        """What is wrong; each once."""
+        """Violations; each appears once."""
         found, self._found = self._found, []
         return found

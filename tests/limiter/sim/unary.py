@@ -14,12 +14,12 @@ from tests.limiter.sim.transport import serve_session
 
 _FIRST_WITHIN_S = 10.0
 FORGER = "client-forger"
-"""How the names of those begin who make claims up, and the name that they give."""
+"""Prefix of the names of clients that make claims up, and the name that they give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returns: a grant, or why there is none; nothing to a release."""
+    """Answer to a call: a grant, or the reason why there is none; empty for a release."""
 
     granted: Granted | None = None
     refused: str = ""

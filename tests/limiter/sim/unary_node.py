@@ -14,7 +14,7 @@ from tests.limiter.sim.unary import Answer
 from tests.limiter.sim.world import LIMITER, World
 
 UNARY = "client-unary"
-"""How their names begin."""
+"""Prefix of their names."""
 _UNBOUND_TTL_S = 5.0
 _BACKSTOP_S = 10.0
 _RELEASE_WITHIN_S = 5.0
@@ -36,7 +36,7 @@ class UnaryNode:
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing more to ask."""
+        """True if it has nothing more to ask."""
         return self._task is not None and self._task.done()
 
     async def run(self) -> None:

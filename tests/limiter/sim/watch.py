@@ -18,7 +18,7 @@ _TINY_S = 1e-6
 
 
 def watch(core: LimiterCore, world: World, process: Process) -> None:
-    """From now on the checker hears of what `core` does wrong, as long as its process lives."""
+    """Reports everything that `core` does wrong to the checker, as long as its process lives."""
     watcher = _Watcher(core, world, process)
     core.handle_all = watcher.handle_all  # type: ignore[method-assign]  # `handle` goes through it
 
@@ -131,7 +131,7 @@ class _Watcher:
                 self._world.checker.violated("order", text)
 
     def _waiting(self, bucket: str) -> list[Request]:
-        """Those that wait for their turn: their sessions are connected, and their hellos have been read."""
+        """Requests that wait for their turn: their sessions are connected, and their hellos have been read."""
         ledger, unread = self._core._ledger, self._core._session_rules._unread
         waiting = [each for each in ledger.waiting_for(ledger.buckets[bucket]) if each.session.connected]
         return [each for each in waiting if each.session.session_id not in unread]

@@ -1,4 +1,4 @@
-"""What all parts of one simulation share, and how its processes come and go."""
+"""State that all parts of one simulation share, and the start and end of its processes."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class World:
         limits = {bucket.name: bucket.max_in_flight for bucket in scenario.buckets}
         self.checker = Checker(loop, self.trace, limits)
         self.nodes: dict[str, Node] = {}
-        """Those that run, by name."""
+        """Running nodes, by name."""
         self.given: set[tuple[tuple[int, int], str]] = set()
         """Leases with a hold time that were granted, and to which sessions."""
         self.busy = True
-        """Whether clients ask for more."""
+        """True while clients ask for more."""
         self._make = make
         self._clocks: dict[str, MachineClock] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

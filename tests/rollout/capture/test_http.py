@@ -1,4 +1,4 @@
-"""What the gateway answers beside turns: records, rewards, tokens, refusals; and its command."""
+"""Answers of the gateway beside turns: records, rewards, tokens, refusals; and its command."""
 
 from __future__ import annotations
 

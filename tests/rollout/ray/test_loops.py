@@ -42,7 +42,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def scripted(model_dir: Path, folder: str, delay_s: float) -> AsyncIterator[AgentLoop]:
-    """What each worker opens. A file in `folder` says that it did, and in which process."""
+    """Loop that each worker opens. A file in `folder` shows that it did, and in which process."""
     tokenizer = HubTokenizer(model_dir)
     engine = ScriptedEngine(tokenizer, [CALL, "#### 6"], vocab_size=49152, delay_s=delay_s)
     mark = Path(folder, str(os.getpid()))

@@ -200,7 +200,7 @@ async def test_the_schema_tells_what_there_is_to_search_with(stack: LocalStack, 
 
 
 async def test_the_answer_is_in_no_object_of_the_workspace(store: RepoStore, tool: BashTool) -> None:
-    """Of real tasks, whose mirror holds the sources before the bug too."""
+    """Uses real tasks, whose mirror also holds the sources before the bug."""
     search = (
         "for o in $(git cat-file --batch-all-objects --batch-check='%(objectname)'); do git cat-file -p $o; done"
         " | grep -a -c -F -e {line}; git log --all --format=%s; git reflog; git fsck --lost-found --no-progress"

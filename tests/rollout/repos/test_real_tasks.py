@@ -9,7 +9,7 @@ from tests.executor.repositories import git
 from tests.rollout.real_tasks import real_tasks
 
 COMMIT = "d15cc2bf9139a13e17040c4034adc4b82aeb6249"
-"""Of parse 1.20.2 with the bug of the first row."""
+"""Commit of parse 1.20.2 with the bug of the first row."""
 
 
 async def test_rows_become_repositories_whose_hash_is_the_same_everywhere(tmp_path: Path) -> None:

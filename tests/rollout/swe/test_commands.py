@@ -133,7 +133,7 @@ def test_a_repository_of_another_user_is_named_with_what_lets_git_read_it(
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
-    """What a hub answers to who asks for parquet files; `content` is that of the one file."""
+    """Hub that answers requests for parquet files; `content` is the content of the one file."""
 
     content = b""
     asked: list[tuple[str, str, str | None]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = Sequence[tuple[Any, float, float]]
-"""Of each counted token: its logprob (a scalar tensor), its old logprob, its advantage."""
+"""Row of counted tokens: the logprob of each (a scalar tensor), its old logprob, its advantage."""
 
 
 def _number(value: Any) -> float:

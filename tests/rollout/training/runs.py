@@ -33,7 +33,7 @@ def vowels_run(
 async def finished(
     run: TrainingRun, stop: asyncio.Event | None = None, *, executor: str = NOWHERE, limiter: str = NOWHERE
 ) -> bool:
-    """Whether it reached its last step."""
+    """Says whether the run reached its last step."""
     console, stop = Console(file=io.StringIO()), stop or asyncio.Event()
     return await train(run, executor=executor, limiter=limiter, console=console, stop=stop)
 

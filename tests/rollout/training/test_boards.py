@@ -28,7 +28,7 @@ def log(folder: Path, *, after: int = -1, wandb: WandbSettings | None = None) ->
 
 
 def records(path: Path) -> list[Any]:
-    """Those of a run of wandb: messages in LevelDB's log format, in blocks of 32 KiB, behind a header of 7 bytes."""
+    """Records of a wandb run: messages in LevelDB's log format, in blocks of 32 KiB, after a header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2
 
     data, at, part, found = path.read_bytes(), 7, b"", []

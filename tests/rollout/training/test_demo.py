@@ -1,4 +1,4 @@
-"""What `make train-demo` says of a run is what its figures say."""
+"""Statements of `make train-demo` about a run match the run's figures."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def plan(
 
 
 def tensors(tree: Any) -> list[Any]:
-    """Of a state, but for the generator's, which nothing draws from."""
+    """Tensors of a state, except the generator's, which nothing draws from."""
     if isinstance(tree, dict):
         return [found for key in sorted(tree, key=str) if key != "rng" for found in tensors(tree[key])]
     return [tree] if isinstance(tree, torch.Tensor) else []
@@ -90,7 +90,7 @@ def saved(made: ShardedLearner, folder: Path, step: int) -> dict[str, Any]:
 async def test_two_shards_learn_what_one_process_does(
     mini_dir: Path, sampled_batch: RolloutBatch, tmp_path: Path, policy: PolicySettings, advantage: AdvantageSettings
 ) -> None:
-    """Of three rows, and two in a minibatch at most, so that a shard has none while the other computes."""
+    """The batch has three rows, at most two to a minibatch, so that one shard has none while the other computes."""
     both = plan(mini_dir, policy, advantage)
     alone = both.load()
     before = alone.policy.trained_state()

@@ -1,4 +1,4 @@
-"""Which groups an asynchronous run begins, takes, drops and begins again, over generated histories."""
+"""Groups that an asynchronous run begins, takes, drops and begins again, over generated histories."""
 
 from __future__ import annotations
 

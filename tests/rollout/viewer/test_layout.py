@@ -1,4 +1,4 @@
-"""What a trajectory looks like: blocks, folds, places that were found, lines, tokens on their text."""
+"""Layout of a trajectory: blocks, folds, search hits, lines, tokens on their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of an answer is its program."""
+"""Extraction of the program from an answer."""
 
 from __future__ import annotations
 

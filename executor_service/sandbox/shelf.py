@@ -1,0 +1,151 @@
+"""Boxes of one profile by state, and the takers that wait for one. Neither tasks nor I/O: `SandboxPool` has those.
+
+Invariants: a box is pending, ready or used, or nobody may have it any more; takers are served first in, first out; a
+taker that gave up gets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.sandbox import Sandbox
+from executor_service.sandbox.zygote import Profile, Zygote
+
+_PERIOD_S = 30.0
+"""Boxes that were used at once in this period, or the one before, are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Number of boxes in each state, and of takers that wait."""
+
+    ready: int
+    used: int
+    pending: int
+    waiting: int
+    made_total: int
+
+
+@dataclass(slots=True)
+class Demand:
+    """The most boxes in use at once, in this period and the one before."""
+
+    began: float
+    now_most: int = 0
+    before: int = 0
+
+    def note(self, used: int, now: float) -> None:
+        """Counts `used` boxes at monotonic second `now`."""
+        if now - self.began >= _PERIOD_S:
+            self.before = self.now_most if now - self.began < 2 * _PERIOD_S else 0
+            self.now_most, self.began = 0, now
+        self.now_most = max(self.now_most, used)
+
+    @property
+    def most(self) -> int:
+        """Boxes in use at once lately."""
+        return max(self.now_most, self.before)
+
+
+@dataclass(eq=False, slots=True)
+class Shelf:
+    """One profile's boxes."""
+
+    profile: Profile
+    free: list[int]
+    """Numbers that no box has."""
+    demand: Demand
+    zygote: Zygote | None = None
+    """None: not loaded, or being loaded."""
+    failure: SandboxFailure | None = None
+    """Reason why the last attempt to load the profile failed."""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
+    boxes: set[Sandbox] = field(default_factory=set)
+    """All boxes whose numbers are taken: those below, and those that are being taken down."""
+    pending: set[Sandbox] = field(default_factory=set)
+    """Boxes that become ready by themselves: being made, or being cleared."""
+    ready: list[Sandbox] = field(default_factory=list)
+    used: set[Sandbox] = field(default_factory=set)
+    takers: deque[asyncio.Future[Sandbox]] = field(default_factory=deque)
+    made: int = 0
+    failures: int = 0
+    """Boxes in a row that could not be made."""
+
+    def join(self) -> asyncio.Future[Sandbox]:
+        """Queues one more taker."""
+        waiting: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+        self.takers.append(waiting)
+        return waiting
+
+    def leave(self, waiting: asyncio.Future[Sandbox]) -> None:
+        """Takes a taker out of the queue. Idempotent."""
+        if waiting in self.takers:
+            self.takers.remove(waiting)
+
+    def refuse(self, failure: SandboxFailure) -> None:
+        """Raises the failure in all takers that wait, so that they need not wait any longer."""
+        for waiting in self.takers:
+            if not waiting.done():
+                waiting.set_exception(failure)
+
+    def assign(self) -> None:
+        """Gives ready boxes to takers. The box that was used last goes first, so that surplus ones grow cold."""
+        while self.takers and self.ready:
+            waiting = self.takers.popleft()
+            if not waiting.done():
+                box = self.ready.pop()
+                self.used.add(box)
+                waiting.set_result(box)
+
+    def add(self, box: Sandbox) -> None:
+        """Takes in a box that is being made."""
+        self.made += 1
+        self.boxes.add(box)
+        self.pending.add(box)
+
+    def shelve(self, box: Sandbox) -> bool:
+        """Makes a pending box ready, because a worker waits in it. False if the box is not pending."""
+        if box not in self.pending:
+            return False
+        self.pending.remove(box)
+        self.ready.append(box)
+        return True
+
+    def release(self, box: Sandbox) -> bool:
+        """Ends a use. The box's next worker is on its way, or was ready before the use was over: True."""
+        if box in self.used:
+            self.used.remove(box)
+            if not box.doomed:
+                self.pending.add(box)
+        return bool(box.streams) and self.shelve(box)
+
+    def forget(self, box: Sandbox) -> None:
+        """Gives a box that is dead, or to die, to nobody any more. Idempotent."""
+        self.pending.discard(box)
+        self.used.discard(box)
+        if box in self.ready:
+            self.ready.remove(box)
+
+    def target(self, now: float, spare: int, most: int) -> int:
+        """Number of boxes that there should be: as many as were used at once lately, and `spare` more."""
+        self.demand.note(len(self.used), now)
+        return min(self.demand.most + spare, most)
+
+    def missing(self, target: int) -> int:
+        """Number of boxes to make now."""
+        return min(max(len(self.takers) - len(self.pending), target - len(self.boxes)), len(self.free))
+
+    def give_up(self, target: int) -> list[Sandbox]:
+        """Removes the ready boxes beyond `target`, the coldest first, for the caller to end."""
+        surplus = self.ready[: max(0, len(self.boxes) - target)]
+        for box in surplus:
+            self.forget(box)
+        return surplus
+
+    def statistics(self) -> PoolStatistics:
+        """Counts of the present moment."""
+        return PoolStatistics(len(self.ready), len(self.used), len(self.pending), len(self.takers), self.made)
