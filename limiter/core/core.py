@@ -2,7 +2,7 @@
 
     QUEUED -> GRANTED -> BOUND -> RELEASED
 
-The rules, with the names that docs/how-to/limiter.md gives them:
+The rules, with the names that docs/explanation/limiter.md gives them:
 
 R1   Only the head of a queue is granted. A waiter whose stream is lost is skipped and keeps its ticket for the grace.
 R2   A granted lease can be taken back at any time: its client is gone for longer than the grace, `start_by` has passed,

@@ -37,7 +37,7 @@ def test_the_gateway_is_a_service_for_clients_alone() -> None:
 
 
 def test_its_address_is_the_one_of_the_page() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
     assert "http://sandbox.fairbox-exec.svc.cluster.local:8080/run_code" in page
 
 
@@ -77,7 +77,7 @@ def test_a_small_cluster_is_enough() -> None:
 
 
 def test_the_page_says_what_all_of_it_asks_for() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
     limiter, executor = (workload(tier).container["resources"]["requests"] for tier in ("limiter", "executor"))
     (scaler,) = of_kind("HorizontalPodAutoscaler")
     least = scaler["spec"]["minReplicas"]

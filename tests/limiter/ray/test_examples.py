@@ -10,7 +10,7 @@ import sys
 from tests.limiter.ray.cluster import RayCluster
 from tests.limiter.servers import ROOT, limiter_server
 
-DOCS = (ROOT / "docs" / "limiter.md").read_text()
+DOCS = (ROOT / "docs" / "how-to" / "limiter.md").read_text()
 
 
 def example(heading: str) -> str:

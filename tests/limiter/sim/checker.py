@@ -7,7 +7,7 @@
 - When all is quiet nothing is held or waited for, no task is left, and no task has failed.
 
 An executor that was stopped for longer than its promise allows is excused until its programs are dead: the limit cannot
-hold for it, as docs/how-to/limiter.md says.
+hold for it, as docs/explanation/limiter.md says.
 """
 
 from __future__ import annotations
