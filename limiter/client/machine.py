@@ -9,10 +9,10 @@ Times are the caller's monotonic seconds.
 from __future__ import annotations
 
 import secrets
-from collections import deque
 
-from limiter.client.keep_alive import KeepAlive
+from limiter.client.keep_alive import Heartbeats, KeepAlive
 from limiter.client.lease import BindOutcome, Lease
+from limiter.client.outbox import Outbox
 from limiter.client.session_events import (
     Bound,
     GoneAway,
@@ -27,21 +27,12 @@ from limiter.client.session_events import (
     lease_message,
     place_of,
 )
-from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
-from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS, session_of
+from limiter.wire import BIND_STATUSES, KIND_VALUES, REJECT_REASONS, session_of
 
-MAX_FRAME_ITEMS = 512
-"""Items in one frame."""
-_BEAT_SHARE, _BEAT_S = 0.25, 1.5
-"""An executor's heartbeats: so often in its ttl, and as often as clients beat where that is long, so that a connection
-that carries nothing is found as soon."""
 _MAX_PLACES = 10_000
 """Tickets of leases that are remembered: of those that nobody asks to replace too."""
-_STALLED_SHARE, _STALLED_S = 0.5, 6.0
-"""An acknowledgement that is overdue by this share of the ttl, and by so much where that is long, means that the
-connection is dead: a busy machine takes seconds to answer."""
 
 
 class SessionMachine:
@@ -69,15 +60,10 @@ class SessionMachine:
         self._say_hello = False
         self._serial = 0
         self._connection = 0
-        self._ttl = 0.0
         self._heartbeat = 0
-        self._next_heartbeat = float("inf")
-        self._unacked: dict[int, float] = {}
-        self._pulse = KeepAlive() if kind is SessionKind.CLIENT else None
-        self._releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
-        self._cancels: deque[Wanted] = deque()
-        self._acquires: dict[str, Wanted] = {}
-        self._binds: dict[Lease, str] = {}
+        self._heartbeats = Heartbeats()
+        self._keep_alive = KeepAlive() if kind is SessionKind.CLIENT else None
+        self._outbox = Outbox()
         self._binding: dict[Lease, None] = {}
 
     # What the owner wants
@@ -104,7 +90,7 @@ class SessionMachine:
         wanted.hold = hold
         if instead_of is not None and (ticket := self._places.pop(instead_of, None)) is not None:
             wanted.place = (instead_of.epoch, ticket)
-        self.waiting[request_id] = self._acquires[request_id] = wanted
+        self.waiting[request_id] = self._outbox.acquires[request_id] = wanted
         return request_id
 
     def trace(self, request_id: str, traceparent: str) -> None:
@@ -114,12 +100,12 @@ class SessionMachine:
     def abandon(self, request_id: str) -> None:
         """Stops waiting. A grant that is on its way will be given back."""
         wanted = self.waiting.pop(request_id, None)
-        if wanted is not None and self._acquires.pop(request_id, None) is None:
-            self._cancels.append(wanted)
+        if wanted is not None and self._outbox.acquires.pop(request_id, None) is None:
+            self._outbox.cancels.append(wanted)
 
     def release(self, lease: Lease, outcome: ReleaseOutcome) -> None:
         """Gives a lease back; nothing happens when it is not held or being bound here."""
-        if self._binds.pop(lease, None) is not None:
+        if self._outbox.binds.pop(lease, None) is not None:
             self._binding.pop(lease, None)
             return
         binding = lease in self._binding
@@ -128,13 +114,13 @@ class SessionMachine:
         if self.welcomed and lease.epoch == self.epoch:
             self._places.pop(lease, None)
         if self.held.pop(lease, None) is not None or binding:
-            self._releases.append((lease, outcome))
+            self._outbox.releases.append((lease, outcome))
 
     def bind(self, lease: Lease, run_id: str) -> None:
         """Claims a lease for a run; answered by `Bound`, or by `disconnected()`."""
         if lease not in self._binding:
             self._binding[lease] = None
-            self._binds[lease] = run_id
+            self._outbox.binds[lease] = run_id
 
     def idle(self) -> list[Lease]:
         """Leases in hand under which nothing can be running: neither bound nor held without."""
@@ -150,15 +136,11 @@ class SessionMachine:
     def disconnected(self) -> list[Lease]:
         """The stream has ended. Returns the leases whose binds will not be answered."""
         self._say_hello = self.welcomed = False
-        self._next_heartbeat = float("inf")
-        self._unacked.clear()
-        if self._pulse is not None:
-            self._pulse.closed()
-        # The next hello says all of this by what it lists and omits.
-        self._releases.clear()
-        self._cancels.clear()
+        self._heartbeats.closed()
+        if self._keep_alive is not None:
+            self._keep_alive.closed()
+        self._outbox.disconnected()
         unanswered = list(self._binding)
-        self._binds.clear()
         self._binding.clear()
         return unanswered
 
@@ -167,8 +149,8 @@ class SessionMachine:
         news: list[News] = []
         if frame.HasField("welcome"):
             self._welcome(frame.welcome, now, news)
-        elif self._pulse is not None:
-            self._pulse.heard(now)
+        elif self._keep_alive is not None:
+            self._keep_alive.heard(now)
         for queued in frame.queued:
             wanted = self.waiting.get(queued.request_id)
             if wanted is not None:
@@ -177,7 +159,7 @@ class SessionMachine:
             lease = Lease.of(grant.lease)
             wanted = self.waiting.get(grant.request_id)
             if wanted is None or wanted.attempt != grant.attempt:
-                self._releases.append((lease, ReleaseOutcome.UNUSED))
+                self._outbox.releases.append((lease, ReleaseOutcome.UNUSED))
                 continue
             del self.waiting[grant.request_id]
             self.held[lease] = 0
@@ -198,9 +180,9 @@ class SessionMachine:
             if lease in self.held:
                 self._lose(lease, revoke.reason, news)
         if frame.heartbeat_ack:
-            self._acked(frame.heartbeat_ack)
+            self.valid_until = max(self.valid_until, self._heartbeats.acked(frame.heartbeat_ack))
         elif frame.HasField("welcome") and self.kind is SessionKind.EXECUTOR:
-            self._next_heartbeat = now  # that of the hello came before its session was open
+            self._heartbeats.due_at = now  # that of the hello came before its session was open
         if frame.HasField("go_away"):
             news.append(GoneAway(frame.go_away.reason, frame.go_away.retry_after_s))
         return news
@@ -213,32 +195,10 @@ class SessionMachine:
         if not self.welcomed:
             return None
         beat = now >= self._beat_at()
-        if not (self._releases or self._cancels or self._acquires or self._binds or beat):
+        if not (beat or self._outbox):
             return None
         frame = pb.SessionRequest()
-        room = MAX_FRAME_ITEMS
-        while self._releases and room:
-            released, outcome = self._releases.popleft()
-            release = frame.releases.add()  # cheaper than a message that is copied in
-            release.outcome = OUTCOME_VALUES[outcome]
-            message = release.lease
-            message.bucket, message.epoch, message.seq = released.bucket, released.epoch, released.seq
-            message.client_session_id = released.client_session_id
-            room -= 1
-        while self._cancels and room:
-            cancelled = self._cancels.popleft()
-            frame.cancels.add(request_id=cancelled.request_id, attempt=cancelled.attempt)
-            room -= 1
-        while self._acquires and room:
-            wanted = self._acquires.pop(next(iter(self._acquires)))
-            if wanted.place is not None:
-                self._take_place(wanted, *wanted.place)
-            fill_acquire(frame.acquires.add(), wanted, now)
-            room -= 1
-        while self._binds and room:
-            lease = next(iter(self._binds))
-            frame.binds.add(lease=lease_message(lease), run_id=self._binds.pop(lease))
-            room -= 1
+        self._outbox.fill(frame, now, self.epoch)
         if beat:
             self._beat(frame, now)
         return frame
@@ -257,22 +217,23 @@ class SessionMachine:
         if not self.welcomed:
             return None
         deadline = self._beat_at()
-        if self._pulse is not None:
-            deadline = min(deadline, self._pulse.give_up_at())
+        if self._keep_alive is not None:
+            deadline = min(deadline, self._keep_alive.give_up_at())
         return deadline if deadline < float("inf") else None
 
     def stalled(self, now: float) -> bool:
         """Says whether an acknowledgement is so late that the connection must be taken for dead."""
-        if self._pulse is not None:
-            return self.welcomed and self._pulse.dead(now)
-        oldest = next(iter(self._unacked.values()), None)
-        return self.welcomed and oldest is not None and now - oldest > min(self._ttl * _STALLED_SHARE, _STALLED_S)
+        if self._keep_alive is not None:
+            return self.welcomed and self._keep_alive.dead(now)
+        return self.welcomed and self._heartbeats.overdue(now)
 
     # Internal
 
     def _hello(self, now: float) -> pb.SessionRequest:
         # Whether a place can be taken is known after the welcome only.
-        self._acquires = {name: wanted for name, wanted in self._acquires.items() if wanted.place is not None}
+        self._outbox.acquires = {
+            name: wanted for name, wanted in self._outbox.acquires.items() if wanted.place is not None
+        }
         hello = pb.Hello(
             session_id=self.session_id,
             kind=KIND_VALUES[self.kind],
@@ -294,11 +255,11 @@ class SessionMachine:
         return frame
 
     def _welcome(self, welcome: pb.Welcome, now: float, news: list[News]) -> None:
-        self.welcomed, self.epoch, self._ttl = True, welcome.epoch, welcome.ttl_s
+        self.welcomed, self.epoch = True, welcome.epoch
         if self.kind is SessionKind.EXECUTOR:
-            self._next_heartbeat = now + self._beat_every
-        if self._pulse is not None:
-            self._pulse.opened(now, welcome.quiet_s)
+            self._heartbeats.opened(now, welcome.ttl_s)
+        if self._keep_alive is not None:
+            self._keep_alive.opened(now, welcome.quiet_s)
         news.append(SessionWelcomed(welcome.epoch, welcome.resumed))
         for unknown in welcome.unknown:
             lease = Lease.of(unknown)
@@ -311,18 +272,12 @@ class SessionMachine:
         if len(self._places) > _MAX_PLACES:
             del self._places[next(iter(self._places))]
 
-    def _take_place(self, wanted: Wanted, epoch: int, ticket: Place) -> None:
-        """Nobody of this epoch was asked under that ticket, unless the limiter is still the one that granted it."""
-        wanted.place = None
-        if epoch < self.epoch:
-            wanted.ticket = ticket
-
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:
         lease = Lease.of(result.lease)
         status = BIND_STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
         if lease not in self._binding:
             if status is BindStatus.BOUND and lease not in self.held:
-                self._releases.append((lease, ReleaseOutcome.UNUSED))
+                self._outbox.releases.append((lease, ReleaseOutcome.UNUSED))
             return
         del self._binding[lease]
         if status is BindStatus.BOUND:
@@ -336,28 +291,15 @@ class SessionMachine:
             self._holds.pop(lease, None)
         news.append(Lost(lease, reason))
 
-    @property
-    def _beat_every(self) -> float:
-        return min(self._ttl * _BEAT_SHARE, _BEAT_S)
-
     def _beat_at(self) -> float:
-        if self._pulse is None:
-            return self._next_heartbeat
-        return self._pulse.beat_at() if self.waiting or self.held else float("inf")
+        if self._keep_alive is None:
+            return self._heartbeats.due_at
+        return self._keep_alive.beat_at() if self.waiting or self.held else float("inf")
 
     def _beat(self, frame: pb.SessionRequest, now: float) -> None:
         self._heartbeat += 1
         frame.heartbeat = self._heartbeat
-        if self._pulse is not None:
-            self._pulse.beat(now)
+        if self._keep_alive is not None:
+            self._keep_alive.beat(now)
             return
-        self._unacked[self._heartbeat] = now
-        self._next_heartbeat = now + self._beat_every if self._ttl else float("inf")
-
-    def _acked(self, number: int) -> None:
-        """Validity counts from the sending of the heartbeat: whatever came later may not have reached the limiter."""
-        sent = self._unacked.get(number)
-        if sent is not None:
-            self.valid_until = max(self.valid_until, sent + self._ttl * (1 - 2 * CLOCK_RATE_ERROR))
-        for old in [each for each in self._unacked if each <= number]:
-            del self._unacked[old]
+        self._heartbeats.sent(self._heartbeat, now)

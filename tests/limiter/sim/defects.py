@@ -136,7 +136,7 @@ def _forget_what_waits(hello: Callable[..., Any]) -> Callable[..., Any]:
 def _forget_what_was_asked_meanwhile(welcome: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(self: SessionMachine, *args: Any) -> None:
         welcome(self, *args)
-        self._acquires.clear()
+        self._outbox.acquires.clear()
 
     return wrong
 
@@ -158,8 +158,8 @@ def _keep_lost_grants(hello: Callable[..., Any]) -> Callable[..., Any]:
 
 def _valid_from_answer(received: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(self: SessionMachine, frame: Any, now: float) -> Any:
-        for number in self._unacked:
-            self._unacked[number] = now
+        for number in self._heartbeats.unacked:
+            self._heartbeats.unacked[number] = now
         return received(self, frame, now)
 
     return wrong
