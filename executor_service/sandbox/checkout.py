@@ -46,7 +46,8 @@ class SandboxRun:
 
     def __init__(self, host: Host, box: Sandbox, plan: Plan) -> None:
         self.host = host
-        self._box = box
+        self.box = box
+        """Box that it runs in."""
         self._plan = plan
         self.orders = Orders(box, plan)
         """Orders to the init, for a process that serves."""
@@ -96,12 +97,12 @@ class SandboxRun:
         """Puts what is to run in it under a lease, until `drop_lease()` or the end of the block: once the lease has
         lapsed, the init kills everything in the box, whatever the server does."""
         self._leases += 1
-        self._box.leases.hold(self._box.number)
+        self.box.leases.hold(self.box.number)
 
     def drop_lease(self) -> None:
         """Something that ran under a lease is over."""
         self._leases -= 1
-        self._box.leases.drop(self._box.number)
+        self.box.leases.drop(self.box.number)
 
     async def run(self, observe: Observe | None = None, take: Take | None = None) -> Report:
         """Starts the program and returns when it has ended and everything that it started is killed.
@@ -109,19 +110,17 @@ class SandboxRun:
         `observe` is given what is kept of its output, as it is read; `take`, where files are to be returned, stands for
         reading them. SandboxFailure when nobody can say what it did.
         """
-        self.streams.observe = observe
+        self.streams.observe, wall_s = observe, self._plan.limits.wall_time_s
         await self._go()
         try:
-            longest_s = self._plan.limits.wall_time_s * PATIENCE + _END_GRACE_S
-            async with asyncio.timeout(longest_s) as self._deadline:
+            async with asyncio.timeout(wall_s * PATIENCE + _END_GRACE_S) as self._deadline:
                 head, handles = await self._expect("ended")
                 self._ended = True
                 self._rest()
         except TimeoutError:
             # What starves the init can be the program itself, so this is the program's time limit and not our failure.
-            self._box.kill()
+            self.box.kill()
             await to_the_end(self._close())
-            wall_s = self._plan.limits.wall_time_s
             return Report(self._killed or Killed.WALL, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
         finally:
             self._deadline = None
@@ -151,11 +150,6 @@ class SandboxRun:
             self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
 
     @property
-    def box(self) -> Sandbox:
-        """Box that it runs in."""
-        return self._box
-
-    @property
     def streams(self) -> Streams:
         """Streams that it writes to."""
         assert self._streams is not None
@@ -177,7 +171,7 @@ class SandboxRun:
         `{"type": "exited", "pid", "main", "code", "signal"}`: a process of the box that its init waited for has ended;
         `main` is the worker itself. `{"type": "ended", "reason", ...}`: all are killed, for a limit or as asked.
         """
-        message = await self._box.hear()
+        message = await self.box.hear()
         if message is None:
             return None
         head = message[0]
@@ -195,14 +189,14 @@ class SandboxRun:
     @property
     def owner(self) -> int | None:
         """Uid of the programs in it; None: that of the server."""
-        return self.host.uid(self._box.number) if self.host.privileged else None
+        return self.host.uid(self.box.number) if self.host.privileged else None
 
     def _hand_over(self) -> bool:
         """Tells the init the limits and the worker what to run; the worker then waits for `go`.
 
         False: the init has to make ready first, or the task is too large to be sent with `go`.
         """
-        plan, limits, box = self._plan, self._plan.limits, self._box
+        plan, limits, box = self._plan, self._plan.limits, self.box
         if not box.streams:
             raise SandboxFailure("box", 0, "it ended before it was used", started=False)
         (data, out, err), box.streams = box.streams, []
@@ -247,9 +241,9 @@ class SandboxRun:
         await self._send(GO)
 
     async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
-        message = await self._box.hear()
+        message = await self.box.hear()
         if message is None:
-            failure = self._box.failure or SandboxFailure("box", 0, "it ended without a word", started=self.started)
+            failure = self.box.failure or SandboxFailure("box", 0, "it ended without a word", started=self.started)
             raise SandboxFailure(failure.stage, failure.number, str(failure), started=self.started)
         head, handles = message
         if head["type"] == "failed":
@@ -288,14 +282,14 @@ class SandboxRun:
     async def _death(self) -> None:
         try:
             async with asyncio.timeout(_END_GRACE_S):
-                while (message := await self._box.hear()) is not None:
+                while (message := await self.box.hear()) is not None:
                     for handle in message[1]:
                         os.close(handle)
                     if message[0]["type"] == "dead":
                         return
         except TimeoutError:
             pass
-        await self._box.close()
+        await self.box.close()
 
 
 async def returned_files(plan: Plan, handle: int) -> tuple[OutputFile, ...]:

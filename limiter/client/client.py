@@ -115,14 +115,14 @@ class LimiterClient:
         nobody waits for its end any more, as in a sandbox behind HTTP whose caller has gone. Without a hold time the
         lease ends as if nobody had bound it. Call it inside the block."""
         known = Lease.of(lease)
-        if known in self._runner.machine.held:
+        if known in self._runner.machine.holdings.held:
             self._kept.add(known)
 
     def release(self, lease: LeaseLike, outcome: ReleaseOutcome = ReleaseOutcome.OK) -> None:
         """Gives a lease back before its block is left, and says how the work under it ended: an adaptive limit goes by
         that. Returns at once; idempotent. A bound lease is its executor's to release, and is left alone."""
         known = Lease.of(lease)
-        if known in self._runner.machine.held:
+        if known in self._runner.machine.holdings.held:
             self._runner.release(known, outcome)
 
     @property
@@ -143,7 +143,7 @@ class LimiterClient:
     @property
     def held(self) -> tuple[Lease, ...]:
         """Leases whose blocks are entered, or about to be."""
-        return tuple(self._runner.machine.held)
+        return tuple(self._runner.machine.holdings.held)
 
 
 class LeaseContext:

@@ -116,7 +116,7 @@ class ExecutorSession:
     @property
     def held(self) -> tuple[Lease, ...]:
         """Leases that are bound here, or granted to this session."""
-        return tuple(self._runner.machine.held)
+        return tuple(self._runner.machine.holdings.held)
 
     def when_lost(self, lease: LeaseLike, callback: Callable[[], None]) -> None:
         """Calls `callback` once, from the event loop, when the work under a bound lease must end: the session lapsed,
@@ -129,7 +129,7 @@ class ExecutorSession:
     def vouches(self, lease: LeaseLike) -> bool:
         """Says whether work may run under the lease now: it is bound here and not lost, and the session is valid."""
         known = Lease.of(lease)
-        return self.valid and bool(self._runner.machine.held.get(known)) and known not in self._disowned
+        return self.valid and bool(self._runner.machine.holdings.held.get(known)) and known not in self._disowned
 
     # Leases
 

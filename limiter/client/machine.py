@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 
+from limiter.client.holdings import Holdings
 from limiter.client.keep_alive import Heartbeats, KeepAlive
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.outbox import Outbox
@@ -18,21 +19,16 @@ from limiter.client.session_events import (
     GoneAway,
     Lost,
     News,
-    Place,
     RequestGranted,
     RequestRefused,
     SessionWelcomed,
     Wanted,
     fill_acquire,
-    lease_message,
     place_of,
 )
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import BIND_STATUSES, KIND_VALUES, REJECT_REASONS, session_of
-
-_MAX_PLACES = 10_000
-"""Tickets of leases that are remembered: of those that nobody asks to replace too."""
 
 
 class SessionMachine:
@@ -51,12 +47,7 @@ class SessionMachine:
         self.valid_until = float("-inf")
         """Executor: bound work may run until then."""
         self.waiting: dict[str, Wanted] = {}
-        self.held: dict[Lease, int] = {}
-        """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
-        self._places: dict[Lease, Place] = {}
-        """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
-        self._holds: dict[Lease, tuple[float, int, bytes]] = {}
-        """Leases that nobody will bind: the end of the hold time, the tokens, and the proof."""
+        self.holdings = Holdings()
         self._say_hello = False
         self._serial = 0
         self._connection = 0
@@ -88,7 +79,7 @@ class SessionMachine:
         # Attempts grow over all requests of a session, so that an id can be used again at any time.
         wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
         wanted.hold = hold
-        if instead_of is not None and (ticket := self._places.pop(instead_of, None)) is not None:
+        if instead_of is not None and (ticket := self.holdings.take_place(instead_of)) is not None:
             wanted.place = (instead_of.epoch, ticket)
         self.waiting[request_id] = self._outbox.acquires[request_id] = wanted
         return request_id
@@ -110,10 +101,8 @@ class SessionMachine:
             return
         binding = lease in self._binding
         self._binding.pop(lease, None)
-        self._holds.pop(lease, None)
-        if self.welcomed and lease.epoch == self.epoch:
-            self._places.pop(lease, None)
-        if self.held.pop(lease, None) is not None or binding:
+        replaceable = not self.welcomed or lease.epoch != self.epoch
+        if self.holdings.remove(lease, with_place=not replaceable) or binding:
             self._outbox.releases.append((lease, outcome))
 
     def bind(self, lease: Lease, run_id: str) -> None:
@@ -121,10 +110,6 @@ class SessionMachine:
         if lease not in self._binding:
             self._binding[lease] = None
             self._outbox.binds[lease] = run_id
-
-    def idle(self) -> list[Lease]:
-        """Leases in hand under which nothing can be running: neither bound nor held without."""
-        return [lease for lease, tokens in self.held.items() if not tokens and lease not in self._holds]
 
     # What the connection does
 
@@ -162,10 +147,8 @@ class SessionMachine:
                 self._outbox.releases.append((lease, ReleaseOutcome.UNUSED))
                 continue
             del self.waiting[grant.request_id]
-            self.held[lease] = 0
-            self._remember(lease, place_of(grant.ticket) if grant.HasField("ticket") else wanted.ticket)
-            if wanted.hold:
-                self._holds[lease] = (now + wanted.hold, wanted.tokens, grant.hold_proof)
+            place = place_of(grant.ticket) if grant.HasField("ticket") else wanted.ticket
+            self.holdings.add(lease, wanted, place, grant.hold_proof, now)
             news.append(RequestGranted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
@@ -177,7 +160,7 @@ class SessionMachine:
             self._bound(result, news)
         for revoke in frame.revokes:
             lease = Lease.of(revoke.lease)
-            if lease in self.held:
+            if lease in self.holdings.held:
                 self._lose(lease, revoke.reason, news)
         if frame.heartbeat_ack:
             self.valid_until = max(self.valid_until, self._heartbeats.acked(frame.heartbeat_ack))
@@ -205,7 +188,7 @@ class SessionMachine:
 
     def last_frame(self) -> pb.SessionRequest | None:
         """An executor's goodbye, once it has nothing else to say and nothing can be running; else None."""
-        runs = self.held or self._binding
+        runs = self.holdings.held or self._binding
         ends = self.kind is SessionKind.EXECUTOR and self.welcomed and not runs
         return pb.SessionRequest(goodbye=True) if ends else None
 
@@ -241,11 +224,7 @@ class SessionMachine:
             connection=self._connection,
             secret=self._secret,
         )
-        for lease, tokens in self.held.items():
-            held = hello.held.add(lease=lease_message(lease), tokens=tokens)
-            if lease in self._holds:
-                until, held.tokens, held.proof = self._holds[lease]
-                held.hold_s = max(0.001, until - now)
+        self.holdings.list_in(hello, now)
         for wanted in self.waiting.values():
             if wanted.place is None:
                 fill_acquire(hello.queued.add(), wanted, now)
@@ -263,38 +242,30 @@ class SessionMachine:
         news.append(SessionWelcomed(welcome.epoch, welcome.resumed))
         for unknown in welcome.unknown:
             lease = Lease.of(unknown)
-            if lease in self.held:
+            if lease in self.holdings.held:
                 self._lose(lease, "the limiter does not know it any more", news)
-
-    def _remember(self, lease: Lease, place: Place | None) -> None:
-        if place is not None:
-            self._places[lease] = place
-        if len(self._places) > _MAX_PLACES:
-            del self._places[next(iter(self._places))]
 
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:
         lease = Lease.of(result.lease)
         status = BIND_STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
         if lease not in self._binding:
-            if status is BindStatus.BOUND and lease not in self.held:
+            if status is BindStatus.BOUND and lease not in self.holdings.held:
                 self._outbox.releases.append((lease, ReleaseOutcome.UNUSED))
             return
         del self._binding[lease]
         if status is BindStatus.BOUND:
-            self.held[lease] = result.tokens or 1
+            self.holdings.held[lease] = result.tokens or 1
         news.append(Bound(BindOutcome(lease, status, result.owner)))
 
     def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:
         """A client drops a lost lease; an executor counts it as held until its work is dead and released."""
-        if not self.held[lease]:
-            del self.held[lease]
-            self._holds.pop(lease, None)
+        self.holdings.lose(lease)
         news.append(Lost(lease, reason))
 
     def _beat_at(self) -> float:
         if self._keep_alive is None:
             return self._heartbeats.due_at
-        return self._keep_alive.beat_at() if self.waiting or self.held else float("inf")
+        return self._keep_alive.beat_at() if self.waiting or self.holdings.held else float("inf")
 
     def _beat(self, frame: pb.SessionRequest, now: float) -> None:
         self._heartbeat += 1

@@ -15,19 +15,14 @@ from collections.abc import Callable
 
 from fairbox.clock import Clock
 from fairbox.telemetry import tracing
-from limiter.client.errors import (
-    LeaseRefused,
-    LimiterError,
-    LimiterUnavailable,
-    QueueFull,
-    QueueTimeout,
-    UnknownBucket,
-)
+from limiter.client.errors import LeaseRefused, LimiterUnavailable
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.machine import SessionMachine
+from limiter.client.reconnection import Reconnection
 from limiter.client.session_events import Bound, GoneAway, Lost, News, RequestGranted, RequestRefused, SessionWelcomed
 from limiter.client.transport import Connection, ConnectionLost, Transport
-from limiter.core.reasons import RejectReason, ReleaseOutcome
+from limiter.client.waits import Waits
+from limiter.core.reasons import ReleaseOutcome
 
 
 class Timer:
@@ -63,15 +58,10 @@ class Timer:
 
 
 _LOG = logging.getLogger("limiter.client")
-_BACKOFF_FIRST_S = 0.05
-_BACKOFF_LAST_S = 0.5
-"""Below `Timing.client_return`: a restarted limiter waits that long for those who queued."""
 _WELCOME_WITHIN_S = 5.0
 """A limiter that does not answer a hello for so long is not there."""
 _READ_WITHIN_S = 15.0
 """One that has answered the heartbeat of a hello, and reads those of others first, has so long for the welcome."""
-_NEVER_THERE_S = 10.0
-"""A limiter that was not reached by then may be none at all."""
 _FLUSH_WITHIN_S = 1.0
 """Seconds that `close()` gives the last frame to leave."""
 _QUEUE_BACKSTOP_S = 10.0
@@ -95,30 +85,23 @@ class SessionRunner:
         self.machine = machine
         self.clock = clock
         self._transport = transport
-        self._unavailable_after = unavailable_after
         self._on_lost = on_lost
         self._on_frame = on_frame
-        self._rng = rng or random.Random()  # noqa: S311 - spreads reconnections, hides nothing
-        self._requests: dict[str, asyncio.Future[Lease]] = {}
-        self._binds: dict[Lease, asyncio.Future[BindOutcome]] = {}
+        self._reconnection = Reconnection(unavailable_after, rng or random.Random())  # noqa: S311 - hides nothing
         self._dirty = asyncio.Event()
+        self._waits = Waits(machine, transport.target, self._dirty.set)
         self._open = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._closing = asyncio.Event()
-        self._down_since = float("inf")
-        self._reached = False
-        self._trouble = "it has not answered yet"
-        self._gone_away = ""
-        self._retry_after = 0.0
 
     def start(self) -> None:
         """Begins to connect."""
         if self._task is not None or self._closing.is_set():
             raise RuntimeError("a session can be started only once")
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
-        self._down_since = self.clock.now()
+        self._reconnection.start(self.clock.now())
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -127,9 +110,9 @@ class SessionRunner:
         time stay: work may run under them. Idempotent."""
         self._closing.set()
         task, self._task = self._task, None
-        for request_id in list(self._requests):
+        for request_id in list(self._waits.requests):
             self.machine.abandon(request_id)
-        for lease in self.machine.idle():
+        for lease in self.machine.holdings.idle():
             self.machine.release(lease, ReleaseOutcome.UNUSED)
         self._fail_all("this client was closed")
         self._dirty.set()
@@ -167,10 +150,10 @@ class SessionRunner:
             self.machine.trace(request_id, tracing.traceparent())
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Lease] = loop.create_future()
-        self._requests[request_id] = future
+        self._waits.requests[request_id] = future
         self._dirty.set()
         # A plain timer: asyncio.timeout() costs more than everything else that is done here for one lease.
-        backstop = loop.call_later(queue_timeout + _QUEUE_BACKSTOP_S, self._overdue, request_id, future)
+        backstop = loop.call_later(queue_timeout + _QUEUE_BACKSTOP_S, self._waits.overdue, request_id, future)
         delivered = False
         try:
             lease = await future
@@ -178,10 +161,10 @@ class SessionRunner:
             return lease
         finally:
             backstop.cancel()
-            if self._requests.get(request_id) is future:
-                del self._requests[request_id]
+            if self._waits.requests.get(request_id) is future:
+                del self._waits.requests[request_id]
             if not delivered:
-                self._withdraw(request_id, future)
+                self._waits.withdraw(request_id, future)
 
     def release(self, lease: Lease, outcome: ReleaseOutcome) -> None:
         """Gives a lease back; the word rides on the next frame."""
@@ -191,10 +174,10 @@ class SessionRunner:
     async def bind(self, lease: Lease, run_id: str, timeout: float) -> BindOutcome:
         """Claims a lease. LimiterUnavailable when there is no answer in time; then the lease is given back."""
         self._check_usable()
-        if lease in self._binds or self.machine.held.get(lease):
+        if lease in self._waits.binds or self.machine.holdings.held.get(lease):
             raise LeaseRefused(f"lease {lease} is in use by another run of this executor")
         future: asyncio.Future[BindOutcome] = asyncio.get_running_loop().create_future()
-        self._binds[lease] = future
+        self._waits.binds[lease] = future
         answered = False
         try:
             async with asyncio.timeout(timeout):
@@ -207,36 +190,20 @@ class SessionRunner:
             answered = True
             return outcome
         except TimeoutError:
-            why = self._trouble if not self.machine.welcomed else "it did not answer"
+            why = self._reconnection.trouble if not self.machine.welcomed else "it did not answer"
             raise LimiterUnavailable(f"limiter {self._transport.target}: no bind in {timeout:.1f} s: {why}") from None
         finally:
-            self._binds.pop(lease, None)
+            self._waits.binds.pop(lease, None)
             if not answered:
                 self.release(lease, ReleaseOutcome.UNUSED)
             if future.done() and not future.cancelled():
                 future.exception()  # nobody else may have looked at it
 
-    def _overdue(self, request_id: str, future: asyncio.Future[Lease]) -> None:
-        """The limiter should have answered the queue timeout long ago."""
-        if not future.done():
-            self.machine.abandon(request_id)
-            self._dirty.set()
-            future.set_exception(LimiterUnavailable(f"limiter {self._transport.target} did not answer in time"))
-
-    def _withdraw(self, request_id: str, future: asyncio.Future[Lease]) -> None:
-        """Leaves nothing behind of a wait that ended without handing its lease over."""
-        if not future.done() or future.cancelled():
-            self.machine.abandon(request_id)
-        elif future.exception() is None:
-            self.machine.release(future.result(), ReleaseOutcome.UNUSED)
-        self._dirty.set()
-
     # The task
 
     async def _run(self) -> None:
-        backoff = _BACKOFF_FIRST_S
         while not self._closing.is_set():
-            self._gone_away, self._retry_after = "", 0.0
+            self._reconnection.attempt()
             go_on = False
             try:
                 connection = await self._transport.connect()
@@ -245,29 +212,18 @@ class SessionRunner:
                 finally:
                     await connection.close()
             except ConnectionLost as error:
-                self._trouble, go_on = self._gone_away or str(error), error.go_on
+                self._reconnection.failed(str(error))
+                go_on = error.go_on
             self._open.clear()
-            if self.machine.welcomed:
-                backoff, self._down_since = _BACKOFF_FIRST_S, self.clock.now()
+            self._reconnection.ended(self.clock.now(), welcomed=self.machine.welcomed)
+            trouble = self._reconnection.trouble
             for lease in self.machine.disconnected():
-                if (future := self._binds.get(lease)) is not None and not future.done():
-                    message = f"limiter {self._transport.target}: the connection was lost: {self._trouble}"
-                    future.set_exception(LimiterUnavailable(message))
-            if self.clock.now() - self._down_since >= self._patience():
-                self._fail_all(self._trouble)
-            if self._closing.is_set():
-                return
+                self._waits.unanswered(lease, trouble)
+            if self._reconnection.impatient(self.clock.now()):
+                self._fail_all(trouble)
             # Safe to repeat: a hello says what is held and waited for, and changes nothing else.
-            if go_on:
-                continue
-            await asyncio.sleep(max(self._retry_after, backoff) * self._rng.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, _BACKOFF_LAST_S)
-
-    def _patience(self) -> float:
-        """Seconds without the limiter after which waits end before their queue timeouts."""
-        if self._unavailable_after is not None:
-            return self._unavailable_after
-        return float("inf") if self._reached else _NEVER_THERE_S
+            if not (go_on or self._closing.is_set()):
+                await asyncio.sleep(self._reconnection.pause())
 
     async def _converse(self, connection: Connection) -> None:
         """Uses one connection until it is lost."""
@@ -323,27 +279,20 @@ class SessionRunner:
     def _handle(self, news: list[News]) -> None:
         for item in news:
             if isinstance(item, RequestGranted):
-                future = self._requests.pop(item.request_id, None)
-                if future is None or future.done():
+                if not self._waits.granted(item.request_id, item.lease):
                     self.release(item.lease, ReleaseOutcome.UNUSED)
-                else:
-                    future.set_result(item.lease)
             elif isinstance(item, RequestRefused):
-                future = self._requests.pop(item.request_id, None)
-                if future is not None and not future.done():
-                    future.set_exception(_error(item))
+                self._waits.refused(item)
             elif isinstance(item, Bound):
-                waiter = self._binds.get(item.outcome.lease)
-                if waiter is not None and not waiter.done():
-                    waiter.set_result(item.outcome)
+                self._waits.bound(item.outcome)
             elif isinstance(item, Lost):
                 if self._on_lost is not None:
                     self._on_lost(item.lease, item.reason)
             elif isinstance(item, SessionWelcomed):
-                self._down_since, self._reached = float("inf"), True
+                self._reconnection.welcomed()
                 self._open.set()
             elif isinstance(item, GoneAway):
-                self._gone_away, self._retry_after = item.reason, item.retry_after
+                self._reconnection.sent_away(item.reason, item.retry_after)
         if self._on_frame is not None:
             self._on_frame()
         self._dirty.set()
@@ -357,15 +306,7 @@ class SessionRunner:
         self._fail_all("this client was closed" if error is None else f"its session has failed: {error!r}")
 
     def _fail_all(self, why: str) -> None:
-        message = f"limiter {self._transport.target} is not available: {why}"
-        futures: list[asyncio.Future[Lease] | asyncio.Future[BindOutcome]] = []
-        futures += self._requests.values()
-        futures += self._binds.values()
-        for request_id in list(self._requests):
-            self.machine.abandon(request_id)
-        for future in futures:
-            if not future.done():
-                future.set_exception(LimiterUnavailable(message))
+        self._waits.fail_all(why)
         if not self.machine.welcomed:  # binds that wait for a connection look again
             self._open.set()
             self._open.clear()
@@ -375,15 +316,3 @@ class SessionRunner:
             raise RuntimeError("a limiter's client belongs to the event loop and the process that entered it")
         if self._task is None or self._task.done():
             raise LimiterUnavailable(f"limiter {self._transport.target}: this client is not open")
-
-
-def _error(refused: RequestRefused) -> LimiterError:
-    if refused.reason is RejectReason.QUEUE_FULL:
-        return QueueFull(refused.message, refused.retry_after)
-    if refused.reason is RejectReason.QUEUE_TIMEOUT:
-        return QueueTimeout(refused.message)
-    if refused.reason is RejectReason.UNKNOWN_BUCKET:
-        return UnknownBucket(refused.message)
-    if refused.reason is RejectReason.INVALID:
-        return LeaseRefused(refused.message)
-    return LimiterUnavailable(refused.message)

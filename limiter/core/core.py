@@ -56,7 +56,7 @@ from limiter.core.events import (
 )
 from limiter.core.ids import LeaseId
 from limiter.core.lease import LeaseEntry, Request, Session
-from limiter.core.ledger import Ledger, Tombstone
+from limiter.core.ledger import Ledger, Tombstone, waiting_for
 from limiter.core.limits import Timing
 from limiter.core.reasons import LeaseState, RejectReason, SessionKind
 from limiter.core.recovery import Member, Recovery, Roster
@@ -208,7 +208,7 @@ class LimiterCore:
             return
         order = bucket.limits.order
         bucket.configure(limits, now)
-        for request in ledger.waiting_for(bucket):
+        for request in waiting_for(ledger, bucket):
             refusal = limits.refusal(request.tokens, request.hold)
             if refusal:
                 ledger.reject(request, RejectReason.INVALID, refusal)

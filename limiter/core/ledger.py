@@ -20,10 +20,6 @@ from limiter.core.lease import LeaseEntry, Request, Session
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Recovery, Roster
 
-# Which unary requests have ended lately, so that a late or repeated message about one finds nothing to do.
-#
-# Bounded: the oldest is forgotten first, and each after its time.
-
 
 class Tombstone:
     """The end of one request."""
@@ -37,7 +33,10 @@ class Tombstone:
 
 
 class Tombstones:
-    """By session and request. `deadlines` says when one is to be forgotten."""
+    """Unary requests that have ended lately, so that a late or repeated message about one finds nothing to do.
+
+    Bounded: the oldest is forgotten first, and each after its time, which `deadlines` keeps.
+    """
 
     def __init__(self, deadlines: Deadlines[Any], *, ttl: float, most: int) -> None:
         self._deadlines = deadlines
@@ -119,7 +118,7 @@ class Ledger:
         position = bucket.queue.append(request)
         if bucket.rate is not None and position == 0:
             self.pump(bucket, now)  # sets the deadline
-        self._tell_place(request, position)
+        self.effects.append(_queued(request, position))
 
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
@@ -170,23 +169,16 @@ class Ledger:
             self._stop_waiting(request)
             self._grant(request, now)
 
-    def waiting_for(self, bucket: Bucket) -> list[Request]:
-        """Everything that waits for a bucket, parked or not; O(all requests)."""
-        return [
-            request
-            for session in self.sessions.values()
-            for request in session.requests.values()
-            if request.waiting and request.bucket is bucket
-        ]
-
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
             queue = request.bucket.queue
             # Counting those before it takes time for each of them, and a hello may bring thousands of requests.
-            self._tell_place(request, queue.position(request) if len(queue) <= _COUNTED else len(queue) - 1)
+            position = queue.position(request) if len(queue) <= _COUNTED else len(queue) - 1
+            self.effects.append(_queued(request, position))
         elif request.lease is not None:
-            self._tell_grant(request, request.lease, now, request.lease.granted_at - request.since)
+            waited = request.lease.granted_at - request.since
+            self.effects.append(_granted(request, request.lease, now, waited))
 
     # Leases
 
@@ -309,31 +301,7 @@ class Ledger:
             bucket.rate.take(1, now)
         waited = now - request.since
         bucket.meter.record(now, waited)
-        self._tell_grant(request, lease, now, waited)
-
-    def _tell_grant(self, request: Request, lease: LeaseEntry, now: float, waited: float) -> None:
-        """Says what a request was granted."""
-        start_by = max(0.0, lease.deadline - now) if lease.deadline != NEVER else 0.0
-        self.effects.append(
-            Granted(
-                request.session.session_id,
-                request.request_id,
-                request.attempt,
-                request.bucket.limits.name,
-                lease.lease_id,
-                start_by,
-                waited,
-                request.ticket,
-                request.tokens,
-                request.tenant,
-                request.hold > 0,
-            )
-        )
-
-    def _tell_place(self, request: Request, position: int) -> None:
-        """Says where a request waits."""
-        session_id, bucket = request.session.session_id, request.bucket.limits.name
-        self.effects.append(Queued(session_id, request.request_id, request.ticket, position, bucket, request.tenant))
+        self.effects.append(_granted(request, lease, now, waited))
 
     def _wait(self, request: Request, deadline: float) -> None:
         """Counts a request among those that wait."""
@@ -356,3 +324,35 @@ class Ledger:
             del session.requests[request.request_id]
         if session.kind is _UNARY and not session.requests:
             self.close(session)
+
+
+def waiting_for(ledger: Ledger, bucket: Bucket) -> list[Request]:
+    """Everything that waits for a bucket, parked or not; O(all requests)."""
+    return [
+        request
+        for session in ledger.sessions.values()
+        for request in session.requests.values()
+        if request.waiting and request.bucket is bucket
+    ]
+
+
+def _granted(request: Request, lease: LeaseEntry, now: float, waited: float) -> Granted:
+    start_by = max(0.0, lease.deadline - now) if lease.deadline != NEVER else 0.0
+    return Granted(
+        request.session.session_id,
+        request.request_id,
+        request.attempt,
+        request.bucket.limits.name,
+        lease.lease_id,
+        start_by,
+        waited,
+        request.ticket,
+        request.tokens,
+        request.tenant,
+        request.hold > 0,
+    )
+
+
+def _queued(request: Request, position: int) -> Queued:
+    session_id, bucket = request.session.session_id, request.bucket.limits.name
+    return Queued(session_id, request.request_id, request.ticket, position, bucket, request.tenant)

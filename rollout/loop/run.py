@@ -26,7 +26,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, TrajectoryMachine
 from rollout.loop.task import Task
 from rollout.loop.traces import TrajectoryTrace
-from rollout.loop.trajectory_state import Part, TrajectoryState
+from rollout.loop.trajectory_state import PartStart, TrajectoryState
 from rollout.tokens.conversation import MessageTurn
 from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.tokens.trajectory import TokenBuilder
@@ -258,7 +258,7 @@ class TrajectoryRun:
             state.messages += [chat.tool_message(text, ref, index) for index, (text, ref) in answers]
         return following
 
-    def _next_part(self, tokens: int) -> Part | None:
+    def _next_part(self, tokens: int) -> PartStart | None:
         """The part that the next turn begins; None if it goes on in this one, which would then have `tokens` ids.
 
         A part that would itself be too long is none: closing one after each turn would help nobody.
@@ -271,4 +271,4 @@ class TrajectoryRun:
             return None
         text = chat.conversation.whole(self._task.messages, self._loop.tools.schemas, turns)
         ids = chat.encode(text)
-        return Part(turns, text, ids) if len(ids) < bounds.at_tokens else None
+        return PartStart(turns, text, ids) if len(ids) < bounds.at_tokens else None

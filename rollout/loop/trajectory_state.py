@@ -25,7 +25,7 @@ from rollout.tools.formats.calls import MalformedCall, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartStart:
     """Beginning of a part of a trajectory: a conversation, as text and as ids."""
 
     turns: tuple[MessageTurn, ...]
@@ -104,7 +104,7 @@ class TrajectoryState:
         self.messages.append({"role": "assistant", "content": text})
         self.opening = None
 
-    def begin_part(self, part: Part) -> None:
+    def begin_part(self, part: PartStart) -> None:
         """Closes the present part and goes on in a new one."""
         self.earlier.append(self.builder.build())
         self.builder = TokenBuilder(part.ids)

@@ -58,7 +58,7 @@ async def test_a_box_that_is_to_end_is_given_to_nobody(boxes: SandboxPool, monke
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     late: list[tuple[int, int]] = []
     async with boxes.take(plan("print(1)")) as sandbox:
-        doomed = sandbox._box
+        doomed = sandbox.box
         with monkeypatch.context() as patched:
             patched.setattr(signal, "pidfd_send_signal", lambda handle, number: late.append((handle, number)))
             doomed.kill()
@@ -79,7 +79,7 @@ async def test_a_box_that_is_ready_already_is_given_to_nobody_either(
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     late: list[tuple[int, int]] = []
     async with boxes.take(plan("print(1)")) as sandbox:
-        doomed = sandbox._box
+        doomed = sandbox.box
         assert (await sandbox.run()).stdout.data == b"1\n"
         await until(lambda: doomed.use == 2)
         with monkeypatch.context() as patched:
@@ -95,5 +95,5 @@ async def test_a_box_that_is_ready_already_is_given_to_nobody_either(
 async def test_the_death_of_an_init_is_said(boxes: SandboxPool, caplog: pytest.LogCaptureFixture) -> None:
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     async with boxes.take(plan("print(1)")) as sandbox:
-        signal.pidfd_send_signal(sandbox._box._init, signal.SIGKILL)
+        signal.pidfd_send_signal(sandbox.box._init, signal.SIGKILL)
         await until(lambda: "killed by signal 9" in caplog.text)

@@ -23,6 +23,7 @@ from limiter.core.events import (
     Release,
     Tick,
 )
+from limiter.core.ledger import waiting_for
 
 TIMING = Timing(grace=1.5, executor_ttl=6.0, tombstone_ttl=10.0)
 CLIENTS = ("c0", "c1", "c2")
@@ -305,7 +306,7 @@ class LimiterMachine(RuleBasedStateMachine):
         assert bucket.queued == len(self.waiting) <= MAX_QUEUED
         assert sorted(self.held) == [lease.lease_id for lease in self.core.leases()]
         ledger = self.core._ledger
-        listed = [request.ticket for request in ledger.waiting_for(ledger.buckets["code"])]
+        listed = [request.ticket for request in waiting_for(ledger, ledger.buckets["code"])]
         assert sorted(listed) == sorted(want.ticket for want in self.waiting)
 
     @invariant()

@@ -90,7 +90,7 @@ def test_grant_that_nobody_waits_for_is_given_back() -> None:
     assert [(each.request_id, each.attempt) for each in frame(machine).cancels] == [(request, 1)]
     assert grant(machine, request) == []
     assert [each.lease for each in frame(machine).releases] == [LEASE]
-    assert not machine.held
+    assert not machine.holdings.held
 
 
 def test_grant_of_an_earlier_attempt_is_given_back_when_its_id_is_used_again() -> None:
@@ -127,7 +127,7 @@ def test_bind_that_is_given_up_on_its_way_is_released() -> None:
     assert [each.lease for each in frame(machine).releases] == [LEASE]
     answer = pb.SessionResponse(bind_results=[pb.BindResult(lease=LEASE, status=pb.BIND_STATUS_BOUND)])
     assert machine.received(answer, 0.0) == []
-    assert not machine.held
+    assert not machine.holdings.held
 
 
 def test_lost_connection_leaves_binds_unanswered_and_keeps_what_is_bound() -> None:
@@ -220,12 +220,12 @@ def test_lost_lease_is_dropped_by_a_client_and_listed_by_an_executor_until_its_w
     frame(client, 1.0)
     news = client.received(welcome(unknown=(LEASE,)), 1.0)
     assert [type(each) for each in news][1:] == [Lost]
-    assert not client.held
+    assert not client.holdings.held
     executor = open_machine(SessionKind.EXECUTOR)
     executor.bind(Lease.of(LEASE), "run")
     frame(executor)
     executor.received(pb.SessionResponse(bind_results=[pb.BindResult(lease=LEASE, status=pb.BIND_STATUS_BOUND)]), 0.0)
     executor.received(pb.SessionResponse(revokes=[pb.Revoke(lease=LEASE, reason="why")]), 0.0)
-    assert list(executor.held) == [Lease.of(LEASE)]
+    assert list(executor.holdings.held) == [Lease.of(LEASE)]
     executor.release(Lease.of(LEASE), ReleaseOutcome.ERROR)
     assert frame(executor).releases[0].outcome == pb.RELEASE_OUTCOME_ERROR

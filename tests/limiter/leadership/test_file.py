@@ -199,7 +199,7 @@ async def test_while_rosters_can_not_be_written_executors_come_and_go_and_progra
                 await until(lambda: leaves.connected, within=30)
                 end = fault(tmp_path / "state.new")
             async with ExecutorSession(server.address, executor_id="joins") as joins:
-                await until(lambda: "the roster can't be kept" in joins._runner._trouble, within=30)
+                await until(lambda: "the roster can't be kept" in joins._runner._reconnection.trouble, within=30)
                 await asyncio.sleep(2)  # several attempts
                 assert not joins.connected
                 assert not term.done()

@@ -67,4 +67,4 @@ def _differences(core: LimiterCore, session: Session, machine: SessionMachine) -
 
 
 def _in_hand(machine: SessionMachine) -> list[Lease]:
-    return [*machine.held, *machine._binding]
+    return [*machine.holdings.held, *machine._binding]

@@ -8,6 +8,7 @@ from limiter.core import BucketOrder, LimiterCore
 from limiter.core.effects import Configured, Effect, Granted, Refused
 from limiter.core.events import Acquire, Configure, Event, Hello, ReadOn
 from limiter.core.lease import Request
+from limiter.core.ledger import waiting_for
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.pace import Pace
 from tests.limiter.sim.turns import Turns
@@ -133,7 +134,7 @@ class _Watcher:
     def _waiting(self, bucket: str) -> list[Request]:
         """Requests that wait for their turn: their sessions are connected, and their hellos have been read."""
         ledger, unread = self._core._ledger, self._core._session_rules._unread
-        waiting = [each for each in ledger.waiting_for(ledger.buckets[bucket]) if each.session.connected]
+        waiting = [each for each in waiting_for(ledger, ledger.buckets[bucket]) if each.session.connected]
         return [each for each in waiting if each.session.session_id not in unread]
 
     def _check_idle(self, now: float) -> None:
