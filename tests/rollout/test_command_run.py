@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from rollout.dump import read_dump
+from rollout.loop.results import PhaseTimes, ToolCallRecord
 from tests.executor.servers import SLOWNESS
+from tests.pages import DOCS, examples
 
 ROOT = Path(__file__).parents[2]
+PAGE = (DOCS / "reference" / "dump.md").read_text(encoding="utf-8")
 FEW = ("n=2", "limits.max_turns=1", "limits.max_turn_tokens=8", "concurrency=2")
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,6 +53,25 @@ def test_the_summary_has_the_figures_of_the_dump(run: tuple[Path, subprocess.Com
 
 
 def test_every_figure_of_the_summary_is_on_its_page(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    page = (ROOT / "docs" / "rollout.md").read_text().partition("## The summary")[2].partition("\n## ")[0]
+    page = PAGE.partition("## The summary")[2].partition("\n## ")[0]
     summary = json.loads((run[0] / "summary.json").read_text())
     assert [name for name in summary if f"`{name}`" not in page] == []
+
+
+def test_every_field_of_a_line_is_on_its_page(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    page = PAGE.partition("## The summary")[0]
+    (record, *_) = read_dump(run[0] / "1.jsonl")
+    names = [*record, *(field.name for kind in (PhaseTimes, ToolCallRecord) for field in dataclasses.fields(kind))]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_the_program_of_the_page_reads_the_dump(
+    run: tuple[Path, subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(run[0].parent)
+    exec(examples("reference/dump.md", "python")[0], {})
+    records = read_dump(run[0] / "1.jsonl")
+    expected = [f"{each['uid']} {each['score']} {sum(each['response_mask'])}" for each in records]
+    assert capsys.readouterr().out.splitlines() == expected
