@@ -6,6 +6,7 @@ Only the inference server is scripted: it answers with verl's own `TokenOutput`.
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,9 +24,12 @@ from tests.pages import examples
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     verl = pytest.importorskip("verl", reason="verl is not installed: make test-interop")
+    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker, DictConfigWrap
     from verl.protocol import DataProto
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
     from verl.workers.rollout.replica import TokenOutput
 
     from rollout.interop.verl.agent_loop import AgentLoopSettings, FairboxAgentLoop
@@ -148,12 +152,22 @@ async def test_worker_gets_exact_rows_of_tool_calling_trajectories(
     assert server.asked[0][2]["logprobs"] is True
 
 
-async def test_loop_file_of_the_page_is_taken() -> None:
-    page = next(block for block in examples("how-to/verl.md", "yaml") if "FairboxAgentLoop" in block)
-    (loop,) = yaml.safe_load(page)
+@pytest.mark.parametrize("page", ["how-to/verl.md", "tutorials/verl.md"])
+async def test_loop_file_of_the_page_is_taken(page: str) -> None:
+    (loop,) = yaml.safe_load(next(block for block in examples(page, "yaml") if "FairboxAgentLoop" in block))
     target = f"{FairboxAgentLoop.__module__}.{FairboxAgentLoop.__qualname__}"
     assert (loop["name"], loop["_target_"]) == ("fairbox", target)
     assert from_mapping(AgentLoopSettings, loop["settings"], "page").tool.executor == "127.0.0.1:50051"
+
+
+async def test_training_command_of_the_tutorial_is_what_verl_takes() -> None:
+    command = next(block for block in examples("tutorials/verl.md", "sh") if "main_ppo" in block)
+    words = shlex.split(command.replace("\\\n", " ").replace("$PWD", "/run"))
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer/config"), version_base=None):
+        config = compose("ppo_trainer", overrides=[word for word in words if "=" in word])
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "fairbox"
+    assert config.trainer.use_v1, "the page says what the default trainer does"
 
 
 async def test_response_length_is_never_exceeded(make_worker: MakeWorker) -> None:
