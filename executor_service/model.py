@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     PROCESS_LIMIT = "PROCESS_LIMIT"
     """Killed: the limit of processes and threads, over all of them."""
     OUTPUT_LIMIT = "OUTPUT_LIMIT"
-    """Killed: it went on writing far beyond the output limit."""
+    """Killed: it wrote far more than the output limit allows."""
     SIGNALED = "SIGNALED"
     """Ended by a signal that the server did not send."""
     SANDBOX_ERROR = "SANDBOX_ERROR"

@@ -1,7 +1,7 @@
 """Dumps of trajectories: `{step}.jsonl`, one object a line, in verl's format with fairbox's fields beside it.
 
 verl's fields: `input`, `output` (decoded without special tokens), `gts`, `score` (null when masked), `step`,
-`request_id`, `uid`. docs/how-to/rollout.md describes fairbox's. Invariants: a line is written with one
+`request_id`, `uid`. docs/reference/dump.md describes fairbox's. Invariants: a line is written with one
 call and is whole, so a dump that was cut off by a crash has whole lines up to its last; numbers are finite; an existing
 dump is never overwritten.
 """

@@ -1,4 +1,4 @@
-"""The figures of a run for Prometheus while it goes on: `fairbox_rollout_*`. docs/how-to/operations.md lists them.
+"""The figures of a run for Prometheus while it goes on: `fairbox_rollout_*`. docs/reference/metrics.md lists them.
 
 Everything is read from the statistics of runner, engine and tools, and from the figures that the closing table is made
 of. Labels are of closed sets and of the run's own tools.

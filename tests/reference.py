@@ -65,20 +65,21 @@ for a dot: `EXECUTOR_LIMITS__PROCESSES=32`), and a key of `--config FILE` (YAML 
 variables over files. You choose what stands for NAME. `fairbox exec` has options instead: `fairbox exec --help`."""
 _METRICS = """# Metrics
 
-Made by `make docs` from the metrics themselves; [operations.md](../how-to/operations.md#figures) says which to watch. They are
-at `/metrics` of `metrics_listen`, with the `process_*` metrics of prometheus-client. A histogram has `_bucket` with the
-label `le`, `_sum` and `_count`. `*_spans_total` are there while tracing is on, and those by tenant with
-`metrics_tenants`. A limiter that does not lead has the first three and the last three. `fairbox train` has those of
-training, and those of a rollout's endpoint, engine, tools and spans; over Ray the last three are not there."""
+Made by `make docs` from the metrics themselves; [Operations](../how-to/operations.md#figures) says which to watch. They
+are at `/metrics` of `metrics_listen`, with the `process_*` metrics of prometheus-client. A histogram has `_bucket` with
+the label `le`, `_sum` and `_count`. `*_spans_total` are there while tracing is on, and metrics by tenant with
+`metrics_tenants`. A limiter that does not lead has the first three and the last three. `fairbox train` has the metrics
+of training, and those of a rollout's endpoint, engine, tools and spans; over Ray the last three are not there."""
 _API = """# Services
 
 Made by `make docs` from the files in `proto/`, which say the same."""
 _OUTCOMES = """# Outcomes
 
 Made by `make docs` from the code. More is said of [programs](results.md#outcomes), [grading](../how-to/grading.md) and
-[trajectories](../how-to/rollout.md#causes-and-masks). The cause is TASK, not POLICY, if a limit is reached before the first
-turn, or if the program that fails is a case's own. The reason beside a status is that of `google.rpc.ErrorInfo`, with
-RESOURCE_EXHAUSTED the subject of `google.rpc.QuotaFailure`; the error is the one that `ExecutorClient` raises."""
+[trajectories](../how-to/rollout.md#causes-and-masks). The cause is TASK, not POLICY, if a limit is reached before the
+first turn, or if the program that fails is a case's own. The reason beside a status is the reason of
+`google.rpc.ErrorInfo`, with RESOURCE_EXHAUSTED the subject of `google.rpc.QuotaFailure`; the error is the one that
+`ExecutorClient` raises."""
 _ENUMS = {
     "Causes": "executor_service:Cause",
     "Programs": "executor_service:Outcome",
@@ -127,7 +128,7 @@ def commands(prog: str, known: Mapping[str, tuple[str, str]]) -> Iterator[tuple[
         if word == "data":
             yield from commands(f"{prog} data", rollout.cli.data.command._COMMANDS)
         elif word == "doctor":  # the executor's, in a process of its own
-            yield f"{prog} {word}", (does, "EXECUTOR", list(leaves(DoctorConfig)), "python -m executor_service")
+            yield f"{prog} {word}", (does, "EXECUTOR", list(leaves(DoctorConfig)), "executor_service")
         elif word != "exec":  # has no settings
             with patch("fairbox.config._help", side_effect=SystemExit) as asked, contextlib.suppress(SystemExit):
                 importlib.import_module(module).main(["--help"])
@@ -171,8 +172,8 @@ def settings_table(known: Iterable[Leaf]) -> str:
 def settings() -> str:
     """docs/reference/settings.md."""
     programs = {
-        "python -m executor_service": ("the executor", "EXECUTOR", list(leaves(ExecutorConfig)), ""),
-        "python -m limiter": ("the limiter", "LIMITER", list(leaves(LimiterConfig)), ""),
+        "executor_service": ("`python -m executor_service`", "EXECUTOR", list(leaves(ExecutorConfig)), ""),
+        "limiter": ("`python -m limiter`", "LIMITER", list(leaves(LimiterConfig)), ""),
         **dict(commands("fairbox", rollout.cli._COMMANDS)),
     }
     found = {}

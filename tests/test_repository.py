@@ -20,7 +20,8 @@ TIERS = ("limiter", "executor_service", "rollout")
 MAY_USE = {"fairbox": (), "limiter": (), "executor_service": ("limiter",), "rollout": ("limiter", "executor_service")}
 HEAVY = ("torch", "ray", "sglang", "transformers", "pyarrow")
 BINARY = (".png", ".parquet", ".gz")
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
+MAX_CLASS_LINES = 250
 MAX_FUNCTION_LINES = 60
 CONTINUES = {"Of", "Where", "Whose", "Those", "What", "How", "Whether"}
 
@@ -73,17 +74,21 @@ def test_importing_a_client_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_files_and_functions_stay_small() -> None:
+def test_files_classes_and_functions_stay_small() -> None:
+    """Models of tests, which hold everything that can happen to a thing, may be larger classes."""
     large = []
     for path in sources():
-        text = path.read_text(encoding="utf-8")
+        text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
         if text.count("\n") > MAX_FILE_LINES:
-            large.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+            large.append(f"{place}: {text.count(chr(10))} lines")
+        most = {ast.FunctionDef: MAX_FUNCTION_LINES, ast.AsyncFunctionDef: MAX_FUNCTION_LINES}
+        if place.parts[0] != "tests":
+            most[ast.ClassDef] = MAX_CLASS_LINES
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MAX_FUNCTION_LINES:
-                    large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+                if lines > most.get(type(node), lines):
+                    large.append(f"{place}:{node.lineno} {node.name}: {lines} lines")
     assert not large
 
 

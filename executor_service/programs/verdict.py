@@ -29,7 +29,7 @@ def judge(report: Report, limits: Limits, what: str = "program") -> tuple[Outcom
         case Killed.CPU:
             return limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
         case Killed.OUTPUT:
-            return limit(Outcome.OUTPUT_LIMIT, f"went on writing far beyond {limits.output_bytes} bytes")
+            return limit(Outcome.OUTPUT_LIMIT, f"wrote far more than {limits.output_bytes} bytes")
         case Killed.LAPSED:
             message = f"Killed: the limiter no longer vouches for the lease that the {what} ran under."
             return Outcome.CANCELLED, Cause.INFRA, message

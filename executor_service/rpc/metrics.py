@@ -1,4 +1,4 @@
-"""The executor's figures for Prometheus: `fairbox_executor_*`. docs/how-to/operations.md lists them.
+"""The executor's figures for Prometheus: `fairbox_executor_*`. docs/reference/metrics.md lists them.
 
 Everything is read from statistics and from the answer of GetStatus. Labels are of closed sets (outcomes, causes,
 reasons, profiles of the configuration), but for tenants, which are bounded where they are counted.

@@ -46,7 +46,7 @@ class Death:
 MAX_REASON = 500
 """Characters of what is remembered of a session that has ended."""
 FLOODED = Death(
-    Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY),
+    Ended("was killed: it wrote far more than its output limit allows", Cause.POLICY),
     Killed.OUTPUT,
     signal=signal.SIGKILL,
 )

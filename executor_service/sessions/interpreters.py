@@ -137,7 +137,7 @@ class InterpreterTree:
         most = self._plan.limits.processes
         # One more for the process that forks it. A fork that the kernel denies would end the whole family.
         if len(self._members) + len(session_ids) + 1 > most:
-            reason = f"the limit of {most} processes is for its whole family, which would have more"
+            reason = f"it shares a limit of {most} processes with its branches, and this would exceed it"
             raise NotBranchable(f"session {parent.session_id!r} can't branch: {reason}")
         try:
             for session_id in session_ids:
@@ -230,7 +230,7 @@ class InterpreterTree:
                 self._branching.on_layered(event["number"], event["errno"])
             case "ended":
                 reason = event["reason"]
-                why = Ended(_BY_INIT.get(reason, "was ended with its family"), Cause.POLICY)
+                why = Ended(_BY_INIT.get(reason, "was ended together with its branches"), Cause.POLICY)
                 limit = Killed(reason) if reason in _BY_INIT else Killed.NOT
                 death = Death(why, limit, 0, signal.SIGKILL, ours=not limit, facts=event)
                 if reason == Killed.LAPSED:

@@ -50,7 +50,7 @@ class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     OUTCOME_PROCESS_LIMIT: _Outcome.ValueType  # 7
     """Killed: the limit of processes and threads, over all of them."""
     OUTCOME_OUTPUT_LIMIT: _Outcome.ValueType  # 8
-    """Killed: it went on writing far beyond the output limit."""
+    """Killed: it wrote far more than the output limit allows."""
     OUTCOME_SIGNALED: _Outcome.ValueType  # 9
     """Ended by a signal that this server did not send."""
     OUTCOME_SANDBOX_ERROR: _Outcome.ValueType  # 10
@@ -78,7 +78,7 @@ OUTCOME_MEMORY_LIMIT: Outcome.ValueType  # 6
 OUTCOME_PROCESS_LIMIT: Outcome.ValueType  # 7
 """Killed: the limit of processes and threads, over all of them."""
 OUTCOME_OUTPUT_LIMIT: Outcome.ValueType  # 8
-"""Killed: it went on writing far beyond the output limit."""
+"""Killed: it wrote far more than the output limit allows."""
 OUTCOME_SIGNALED: Outcome.ValueType  # 9
 """Ended by a signal that this server did not send."""
 OUTCOME_SANDBOX_ERROR: Outcome.ValueType  # 10

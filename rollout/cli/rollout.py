@@ -219,7 +219,7 @@ def _report(run: FinishedRun, player: Player) -> None:
     out.print(closing_table(run))
     if workers := player.workers():
         out.print(f"workers: {workers}")
-    out.print(f"every token, mask and logprob: {run.dump} (docs/how-to/rollout.md describes it)", soft_wrap=True)
+    out.print(f"every token, mask and logprob: {run.dump} (docs/reference/dump.md describes it)", soft_wrap=True)
     out.print(f"the figures of this table, for programs: {write_summary(run)}", soft_wrap=True)
     out.print(f"check the dump against an independent forward pass: fairbox check-dump dump={run.dump}", soft_wrap=True)
     if player.drift is not None and player.drift.first_fault is not None:

@@ -42,5 +42,5 @@ def condensed(turns: Sequence[MessageTurn], keep_last: int) -> tuple[MessageTurn
 
 
 def _shorter(text: str) -> str:
-    said = f"[{len(text)} characters of output, no longer shown; repeat the call to see them]"
+    said = f"[{len(text)} characters of output are no longer shown; repeat the call to see them]"
     return said if len(said) < len(text) else text

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-_TAKEN = "The answer was handed over."
+_TAKEN = "The answer has been submitted."
 
 
 class FinishTool(Tool):
@@ -23,7 +23,7 @@ class FinishTool(Tool):
 
     default_schema: ClassVar[ToolSchema] = ToolSchema(
         name="finish",
-        description="Hands over your final answer and ends the conversation. Call it once, alone, when you are done.",
+        description="Submits your final answer and ends the conversation. Call it once, alone, when you are done.",
         parameters={"message": ParameterSchema("string", "The final answer.")},
         required=("message",),
     )

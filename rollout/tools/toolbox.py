@@ -29,7 +29,9 @@ MAX_RESPONSE_CHARS = 65_536
 _SHORTEST_S = 0.001
 """Left to a call whose trajectory has no time left: tools take positive times."""
 _TOO_MANY = ToolResponse("Error: not run, because no tool calls are left.", ToolOutcome.OVER_BUDGET)
-_HAS_ENDED = ToolResponse("Error: not run, because another call of the turn is the answer.", ToolOutcome.ENDED)
+_HAS_ENDED = ToolResponse(
+    "Error: not run, because another call of this turn ended the conversation.", ToolOutcome.ENDED
+)
 
 
 class Toolbox:
@@ -180,7 +182,7 @@ class Toolbox:
         tool = self._tools.get(call.name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
-            text = f"Error: there is no tool named {call.name[:64]!r}; there is: {known}."
+            text = f"Error: there is no tool named {call.name[:64]!r}. Available tools: {known}."
             return ToolResponse(text, ToolOutcome.UNKNOWN_TOOL)
         problem = tool.schema.problem(call.arguments)
         if problem is not None:

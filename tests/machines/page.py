@@ -21,9 +21,9 @@ HEAD = """\
 # Where the executor was tried
 
 Each row is a machine or a container in which `make test-machines` started an executor, and asked eight questions: does
-it start, at which [level](../explanation/security.md), do bombs of memory, processes and files end with the right verdict while a
-neighbour goes on, do the suites of escapes and of sessions pass, do the trajectories of `make run` run their programs.
-A cell is "yes" or the sentence that a user gets.
+it start, at which [level](../explanation/security.md), do bombs of memory, processes and files end with the right
+verdict while a neighbour goes on, do the suites of escapes and of sessions pass, do the trajectories of `make run` run
+their programs. A cell is "yes" or the sentence that a user gets.
 
 """
 TAIL = """

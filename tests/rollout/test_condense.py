@@ -92,7 +92,7 @@ async def test_each_part_is_what_the_engine_was_given_and_gave(
     last = tokenizer.decode(result.parts[-1].prompt_ids)
     for text in FOUR[:3]:
         assert text in last
-    assert "characters of output, no longer shown" in last
+    assert "characters of output are no longer shown" in last
     assert last.count(LONG.strip()) == 1
     # The conversation that is kept for rewards and people lacks nothing.
     assert [m["content"] for m in result.messages if m["role"] == "tool"] == [

@@ -136,7 +136,7 @@ async def test_interpreter_that_its_own_code_ended_is_replaced_and_the_model_is_
         died = await t.run("import os; os._exit(3)")
         assert died.outcome is ToolOutcome.PROGRAM_ERROR
         again = await t.run("'x' in globals()")
-        assert again.text.startswith("[The session had ended with an earlier call; this is a new one")
+        assert again.text.startswith("[The previous session ended; this is a new one.")
         assert again.text.endswith("\nFalse")
         assert await said(t, "2") == "2"  # told once
     await nothing_left(stack)
@@ -252,7 +252,7 @@ async def test_bash_session_keeps_files_and_the_current_folder(stack: LocalStack
         await tool.release("branch")
         await t.run("kill -9 $PPID")  # the interpreter that waits for it
         again = await said(t, "cat f")
-        assert again.startswith("[The session had ended with an earlier call; this is a new one")
+        assert again.startswith("[The previous session ended; this is a new one.")
         assert again.endswith("cat: f: No such file or directory\n[exit code 1]")
     await nothing_left(stack)
 

@@ -168,7 +168,7 @@ async def test_every_wrong_call_is_answered_with_what_is_wrong() -> None:
     responses = await Toolbox([tool]).answer("t", wrong, run=4, time_limit_s=None)
     assert [(response.outcome, response.text) for response in responses] == [
         (ToolOutcome.MALFORMED, "Error: the tool call is malformed: its JSON is cut off."),
-        (ToolOutcome.UNKNOWN_TOOL, "Error: there is no tool named 'python'; there is: echo."),
+        (ToolOutcome.UNKNOWN_TOOL, "Error: there is no tool named 'python'. Available tools: echo."),
         (ToolOutcome.BAD_ARGUMENTS, 'Error: the argument "text" is missing.'),
         (ToolOutcome.OK, "ok"),
         (ToolOutcome.OVER_BUDGET, "Error: not run, because no tool calls are left."),

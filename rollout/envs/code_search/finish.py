@@ -35,7 +35,7 @@ class LocalizationFinish(FinishTool):
 
     default_schema: ClassVar[ToolSchema] = _LocationsSchema(
         name="localization_finish",
-        description="Hands over the places that must change and ends the search. Call it once, alone, at the end.",
+        description="Submits the places that must change and ends the search. Call it once, alone, at the end.",
         parameters={"locations": ParameterSchema("array", "The places.", extra={"items": _ITEM})},
         required=("locations",),
     )

@@ -34,9 +34,7 @@ _PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORK
 """In the command's first line, so that bash counts lines as the model does."""
 SEARCHERS = ("rg", "grep", "find", "git", "sed", "awk")
 """Programs that models search and read with, in the order in which the tool's description names them."""
-_READING = (
-    "Runs a bash command in the repository, which can only be read, and returns its output. Available: {programs}."
-)
+_READING = "Runs a bash command in the read-only repository and returns its output. Available programs: {programs}."
 _CELL = """\
 def _fairbox_bash(command):
     import os, signal, subprocess

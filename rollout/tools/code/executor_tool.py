@@ -22,7 +22,7 @@ from rollout.tools.code.sessions import SessionRunner
 from rollout.tools.code.settings import ExecutorToolConfig
 from rollout.tools.schema import ToolSchema
 
-_FRESH = "[The session had ended with an earlier call; this is a new one, and nothing of before is in it.]"
+NEW_SESSION = "[The previous session ended; this is a new one. Variables and files from before are gone.]"
 """Said before the answer of the first call after the model's own code has ended its session."""
 
 
@@ -117,7 +117,7 @@ class ExecutorTool(Tool):
             return ToolResponse(f"Error: {error}.", ToolOutcome.BAD_ARGUMENTS)
         shown = describe(found.result, max_chars=config.max_output_chars, show_exit_code=show_exit_code)
         return ToolResponse(
-            text=f"{_FRESH}\n{shown.text}" if found.fresh else shown.text,
+            text=f"{NEW_SESSION}\n{shown.text}" if found.fresh else shown.text,
             outcome=shown.outcome,
             truncated=shown.truncated,
             total_bytes=shown.total_bytes,

@@ -80,7 +80,7 @@ def bounded(calls: Iterator[ToolCall | MalformedCall]) -> tuple[ToolCall | Malfo
     """The first MAX_CALLS of them, and if there are more, one that says so: the others are not even read."""
     read = tuple(islice(calls, MAX_CALLS))
     for more in calls:
-        problem = f"a turn may make at most {MAX_CALLS} calls, and this one and all behind it are not read"
+        problem = f"a turn may make at most {MAX_CALLS} calls, and this call and all after it were not read"
         return (*read, MalformedCall(problem, more.raw))
     return read
 

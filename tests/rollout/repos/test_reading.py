@@ -182,10 +182,8 @@ async def _without_workspace(tool: BashTool) -> AsyncIterator[str]:
 
 async def test_the_schema_tells_what_there_is_to_search_with(stack: LocalStack, tool: BashTool) -> None:
     description = tool.schema.description
-    assert description.startswith(
-        "Runs a bash command in the repository, which can only be read, and returns its output."
-    )
-    programs = description.partition("Available: ")[2].removesuffix(".").split(", ")
+    assert description.startswith("Runs a bash command in the read-only repository and returns its output.")
+    programs = description.partition("Available programs: ")[2].removesuffix(".").split(", ")
     assert {"grep", "find", "git", "sed"} <= set(programs)
     for name in ("rg", "grep"):
         present = "there" in await run(tool, "schema", f"type -P {name} > /dev/null && echo there")
