@@ -243,9 +243,11 @@ class LeaseRules:
         ledger = self._ledger
         lease = ledger.leases.get(event.lease)
         was = lease.state if lease is not None else None
-        if lease is not None and was in UNBOUND:
+        if lease is not None and (was is LeaseState.GRANTED or (was is LeaseState.HELD and event.force)):
             ledger.revoke(lease, event.reason)
             ledger.pump(lease.bucket, now)
+        elif was is LeaseState.HELD:
+            pass  # work may run under it
         elif lease is not None and event.force:
             self._revoke_bound(lease, event.reason)
         ledger.effects.append(RevokeAnswered(event.lease, was))

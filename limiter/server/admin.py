@@ -17,6 +17,7 @@ from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
 from limiter.core.events import Configure, Revoke
+from limiter.core.reasons import UNBOUND
 from limiter.server.convert import (
     bucket_config_message,
     bucket_limits,
@@ -85,11 +86,13 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         if was is None:
             await self._reign.take(context)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"lease {lease} is not known")
-        if was is LeaseState.GRANTED:
-            return pb.RevokeLeaseResponse()
-        if not request.force:
-            message = f"lease {lease} is bound; with force its executor is told to kill the work"
+        if not request.force and was is not LeaseState.GRANTED:
+            held = "has a hold time, and work may run under it; with force it ends now, and nobody kills the work"
+            bound = "is bound; with force its executor is told to kill the work"
+            message = f"lease {lease} {held if was is LeaseState.HELD else bound}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+        if was in UNBOUND:
+            return pb.RevokeLeaseResponse()
         return pb.RevokeLeaseResponse(state=pb.LEASE_STATE_REVOKING)
 
     async def ConfigureBucket(self, request: pb.ConfigureBucketRequest, context: Context) -> pb.ConfigureBucketResponse:

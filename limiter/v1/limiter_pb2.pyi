@@ -1400,7 +1400,7 @@ class RevokeLeaseRequest(google.protobuf.message.Message):
     FORCE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     force: builtins.bool
-    """Also when an executor has bound it."""
+    """Also if work may be running under it: an executor has bound it, or it has a hold time."""
     reason: builtins.str
     """One sentence for the holder. At most 256 characters."""
     @property

@@ -214,9 +214,10 @@ class LimiterAdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RevokeLease(self, request, context):
-        """Takes a lease back. A granted lease ends at once; a bound one only with `force`, and then its executor is told to
-        kill the run, and the token stays counted until the executor says that it is dead.
-        Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound one without `force`.
+        """Takes a lease back. A granted lease ends at once. A bound one ends only with `force`: its executor kills the run, and
+        the token stays counted until the executor says that it is dead. A held one, which no executor binds, ends only with
+        `force` too, and at once: nobody kills its work, which can then exceed the limit.
+        Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound or held one without `force`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -178,9 +178,10 @@ class LimiterAdminServiceStub:
         limiter.v1.limiter_pb2.RevokeLeaseRequest,
         limiter.v1.limiter_pb2.RevokeLeaseResponse,
     ]
-    """Takes a lease back. A granted lease ends at once; a bound one only with `force`, and then its executor is told to
-    kill the run, and the token stays counted until the executor says that it is dead.
-    Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound one without `force`.
+    """Takes a lease back. A granted lease ends at once. A bound one ends only with `force`: its executor kills the run, and
+    the token stays counted until the executor says that it is dead. A held one, which no executor binds, ends only with
+    `force` too, and at once: nobody kills its work, which can then exceed the limit.
+    Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound or held one without `force`.
     """
 
 class LimiterAdminServiceAsyncStub:
@@ -214,9 +215,10 @@ class LimiterAdminServiceAsyncStub:
         limiter.v1.limiter_pb2.RevokeLeaseRequest,
         limiter.v1.limiter_pb2.RevokeLeaseResponse,
     ]
-    """Takes a lease back. A granted lease ends at once; a bound one only with `force`, and then its executor is told to
-    kill the run, and the token stays counted until the executor says that it is dead.
-    Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound one without `force`.
+    """Takes a lease back. A granted lease ends at once. A bound one ends only with `force`: its executor kills the run, and
+    the token stays counted until the executor says that it is dead. A held one, which no executor binds, ends only with
+    `force` too, and at once: nobody kills its work, which can then exceed the limit.
+    Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound or held one without `force`.
     """
 
 class LimiterAdminServiceServicer(metaclass=abc.ABCMeta):
@@ -258,9 +260,10 @@ class LimiterAdminServiceServicer(metaclass=abc.ABCMeta):
         request: limiter.v1.limiter_pb2.RevokeLeaseRequest,
         context: _ServicerContext,
     ) -> typing.Union[limiter.v1.limiter_pb2.RevokeLeaseResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.RevokeLeaseResponse]]:
-        """Takes a lease back. A granted lease ends at once; a bound one only with `force`, and then its executor is told to
-        kill the run, and the token stays counted until the executor says that it is dead.
-        Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound one without `force`.
+        """Takes a lease back. A granted lease ends at once. A bound one ends only with `force`: its executor kills the run, and
+        the token stays counted until the executor says that it is dead. A held one, which no executor binds, ends only with
+        `force` too, and at once: nobody kills its work, which can then exceed the limit.
+        Errors: NOT_FOUND for an unknown lease, FAILED_PRECONDITION for a bound or held one without `force`.
         """
 
 def add_LimiterAdminServiceServicer_to_server(servicer: LimiterAdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

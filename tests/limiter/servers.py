@@ -43,13 +43,14 @@ async def limiter_server(
     *,
     max_queued: int = 100_000,
     start_by_s: float = 30.0,
+    max_hold_s: float = 0.0,
     grace_s: float = 1.5,
     executor_ttl_s: float = 6.0,
     metrics_listen: str = "",
     fresh: bool = True,
 ) -> AsyncIterator[LimiterServer]:
     """A limiter in this process, on free ports, reached over gRPC."""
-    bucket = BucketConfig(max_in_flight, max_queued, start_by_s)
+    bucket = BucketConfig(max_in_flight, max_queued, start_by_s, max_hold_s=max_hold_s)
     config = LimiterConfig(
         listen=ANYWHERE,
         admin_listen=ANYWHERE,

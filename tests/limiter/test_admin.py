@@ -49,6 +49,24 @@ async def test_leases_are_listed_in_pages() -> None:
         assert await code_of(bad_size) is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_revoke_spares_a_held_lease_without_force() -> None:
+    """Work may run under it, and nobody could kill that."""
+    async with (
+        limiter_server(1, max_hold_s=60.0) as server,
+        admin_stub(server) as admin,
+        LimiterClient(server.address) as client,
+        client.lease(hold=30.0) as held,
+    ):
+        spared = admin.RevokeLease(pb.RevokeLeaseRequest(lease=lease_message(held)))
+        assert await code_of(spared) is grpc.StatusCode.FAILED_PRECONDITION
+        assert [lease.state for lease in (await admin.ListLeases(pb.ListLeasesRequest())).leases] == [
+            pb.LEASE_STATE_HELD
+        ]
+        answer = await admin.RevokeLease(pb.RevokeLeaseRequest(lease=lease_message(held), force=True))
+        assert answer.state == pb.LEASE_STATE_UNSPECIFIED
+        assert not (await admin.ListLeases(pb.ListLeasesRequest())).leases
+
+
 async def test_revoke_ends_a_granted_lease_and_spares_a_bound_one_without_force() -> None:
     async with (
         limiter_server(2) as server,

@@ -55,13 +55,16 @@ def test_a_hello_that_omits_it_frees_it() -> None:
     assert core.statistics(11.0).held == 0
 
 
-def test_an_operator_ends_it() -> None:
+def test_an_operator_ends_it_with_force_alone() -> None:
+    """Work may run under it, and nobody would kill that."""
     core = soft_core()
     lease = hold(core)
     core.handle(Disconnect("c"), 0.0)
     core.handle(Tick(), 3.0)
     assert core.statistics(3.0).sessions == 3
     core.handle(Revoke(lease), 3.0)
+    assert core.statistics(3.0).held == 1
+    core.handle(Revoke(lease, force=True), 3.0)
     assert (core.statistics(3.0).held, core.statistics(3.0).sessions) == (0, 2)
 
 
