@@ -6,8 +6,9 @@
         name: compute_score
         reward_kwargs: {reward: rewards.yaml}
 
-verl knows no row without a reward, so what can't be scored raises `NotScored`, which ends the step with a sentence; it
-is never a zero. To leave such rows out instead, let `rollout.interop.verl.agent_loop.FairboxAgentLoop` score them. It
+verl knows no row without a reward, so what can't be scored raises `NotScored`; it is never a zero. verl's older trainer
+ends the step with that sentence; its trainer v1 logs it and leaves out the trajectory, in asynchronous modes the whole
+group. To leave such rows out instead, let `rollout.interop.verl.agent_loop.FairboxAgentLoop` score them. It
 needs nothing of verl's.
 """
 
