@@ -296,7 +296,7 @@ class Workspace:
     """A repository at a commit that a server has ready for runs."""
 
     workspace_id: str
-    """The same on every server for the same commit and mount path."""
+    """Known to this server and tenant alone; the same source, commit and mount path give it again while it is there."""
     commit: str
     """Full hash."""
     size_bytes: int
