@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 import fairbox
 
@@ -20,6 +23,26 @@ def find_user_code() -> None:
     """Puts the current folder at the end of Python's path, also if it stands at the beginning."""
     here = str(Path.cwd())
     sys.path[:] = [entry for entry in sys.path if entry not in ("", here)] + [here]
+
+
+class _UserCodeLast:
+    """Finds top-level modules in the current folder only if they are nowhere else, whatever puts it first later."""
+
+    def __init__(self, here: str) -> None:
+        self._here = here
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module as the other entries of Python's path have it; None: Python's own finders look everywhere."""
+        others = None if path is not None else [entry for entry in sys.path if entry not in ("", self._here)]
+        return None if others is None else PathFinder.find_spec(name, others, target)
+
+
+def find_user_code_in_worker() -> None:
+    """The same in a worker of Ray, which puts the driver's folder first once its set-up is over."""
+    find_user_code()
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), _UserCodeLast(str(Path.cwd())))
 
 
 def foreign_package(error: ImportError) -> str | None:

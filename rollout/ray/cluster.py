@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from fairbox.errors import FairboxError
 from fairbox.extras import require
 
+_WORKERS = {"worker_process_setup_hook": "fairbox.user_code.find_user_code_in_worker"}
+
 
 def ray_sentence(error: BaseException) -> str:
     """The line of what Ray says, which is pages long, that says most, and the error's kind."""
@@ -28,7 +30,7 @@ def ray_cluster(address: str, *, what: str) -> Iterator[None]:
         yield
         return
     try:
-        ray.init(address=address, configure_logging=False, log_to_driver=False)
+        ray.init(address=address, configure_logging=False, log_to_driver=False, runtime_env=_WORKERS)
     except (ConnectionError, ValueError) as error:
         problem = f"no Ray cluster at ray_address={address}: {error}"
         raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None

@@ -113,10 +113,23 @@ async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: P
     assert (summary["complete"], summary["finished"], summary["planned"]) == (False, kept, 64)
 
 
+OWN_TOOL = """
+from rollout.tools.code import CodeInterpreter
+
+class Interpreter(CodeInterpreter):
+    pass
+"""
+
+
 def test_a_run_over_ray_is_a_run(tmp_path: Path, model_dir: Path) -> None:
-    few = ("n=2", "limits.max_turns=2", "limits.max_turn_tokens=48", "spread.workers=1")
-    words = command("--up", "--ray", "ray_address=local", f"out={tmp_path / 'out'}", *few)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    """With a tool of the current folder, in which a file has the name of a package of ours."""
+    (tmp_path / "own_tool.py").write_text(OWN_TOOL)
+    (tmp_path / "tools.yaml").write_text("tools:\n  - class_name: own_tool.Interpreter\n    config: {}\n")
+    (tmp_path / "limiter.py").write_text("raise RuntimeError('limiter.py of the current folder was loaded')\n")
+    few = ("n=2", "limits.max_turns=2", "limits.max_turn_tokens=48", "spread.workers=1", "tools=tools.yaml")
+    fairbox = Path(sys.executable).with_name("fairbox")
+    words = [str(fairbox), "rollout", "--up", "--ray", "ray_address=local", f"out={tmp_path / 'out'}", *few]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     records = list(read_dump(tmp_path / "out" / "1.jsonl"))
     assert len(records) == 2
