@@ -214,11 +214,11 @@ def metrics(_: object) -> str:
     tally, boxes = RunTally(max_tenants=1), fake(statistics=lambda: {"NAME": PoolStatistics(0, 0, 0, 0, 0)})
     tally.ended(ExecutionResult(Outcome.FINISHED, Cause.POLICY), "NAME")
     core = LimiterCore(1, [BucketConfig().limits("NAME")], now=0.0)
-    reign = fake(leads=True, hub=fake(core=core, clock=fake(now=lambda: 0.0)))
+    term = fake(leads=True, runner=fake(core=core, clock=fake(now=lambda: 0.0)))
     run = RunFigures(lambda: RunnerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0), RolloutMetrics())
     found: dict[str, list[Metric]] = {
         "executor": [*executor_metrics(GetStatusResponse, tally, fake(live={}, made=0), boxes)],
-        "limiter": [*limiter_metrics(reign)],
+        "limiter": [*limiter_metrics(term)],
         "rollout": [*run.metrics(), *service_metrics(EngineStatistics(), {"NAME": ToolStatistics()})],
         "training": [*trainer_metrics(TrainerStatistics(TrainerPhase.ENDED, 0, 0, 0, SourceStatistics(), {"NAME": 0}))],
     }

@@ -68,17 +68,17 @@ class Notebook:
         self.cells: list[Json] = []
 
     async def perform(self, attempt: Execution) -> ExecutionResult:
-        return await self._boxed.perform_cells(attempt, lambda family: self._run(attempt, family))
+        return await self._boxed.perform_cells(attempt, lambda tree: self._run(attempt, tree))
 
-    async def _run(self, attempt: Execution, family: InterpreterTree) -> dict[str, Any]:
+    async def _run(self, attempt: Execution, tree: InterpreterTree) -> dict[str, Any]:
         """Fields of the result: those of the end of the interpreter, or of a program that ended well."""
         whole = attempt.request.limits
         wall_s, cpu_s, peak_bytes = 0.0, 0.0, 0
-        family.begin(family.root, whole)
+        tree.begin(tree.root, whole)
         for number, source in enumerate([_PRELUDE, *self._request.cells]):
             own = 0 < self._request.cell_timeout < whole.wall_time_s - wall_s
             limits = replace(whole, wall_time_s=self._request.cell_timeout if own else whole.wall_time_s - wall_s)
-            end = await self._cell(attempt, family, source, number, limits, interrupt=own)
+            end = await self._cell(attempt, tree, source, number, limits, interrupt=own)
             wall_s += end.wall_s
             if end.answer is None:
                 facts = facts_of(end, limits if own else whole, kept=False)
@@ -90,17 +90,17 @@ class Notebook:
             peak_bytes = max(peak_bytes, end.answer.peak_bytes)
             if number:
                 self._keep(end, self._late(end.answer.raised) if end.timed_out else end.answer.raised)
-        family.rest(family.root)
+        tree.rest(tree.root)
         facts = {"outcome": Outcome.FINISHED, "cause": Cause.POLICY, "message": "", "wall_time_s": wall_s}
         return {**facts, "cpu_time_s": cpu_s, "peak_memory_bytes": peak_bytes}
 
     async def _cell(
-        self, attempt: Execution, family: InterpreterTree, source: str, number: int, limits: Limits, *, interrupt: bool
+        self, attempt: Execution, tree: InterpreterTree, source: str, number: int, limits: Limits, *, interrupt: bool
     ) -> CellEnd:
         shows = not source.rstrip().endswith(";")
         request = replace(attempt.request, code=source.encode(), display=shows, files=(), return_paths=())
         grace_s, clock = _INTERRUPT_S if interrupt else 0.0, MonotonicClock()
-        run = CellRun(family, family.root, request, limits, cell=number, grace_s=grace_s, clock=clock, of_many=True)
+        run = CellRun(tree, tree.root, request, limits, cell=number, grace_s=grace_s, clock=clock, of_many=True)
         async with run:
             return await run.end(f"<cell {number}>")
 

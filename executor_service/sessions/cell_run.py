@@ -55,7 +55,7 @@ class CellRun:
 
     def __init__(
         self,
-        family: InterpreterTree,
+        tree: InterpreterTree,
         member: Interpreter,
         request: RunRequest,
         limits: Limits,
@@ -70,7 +70,7 @@ class CellRun:
         `of_many`: the caller counts its CPU time together with that of others (it calls `InterpreterTree.begin` and
         `rest`), and an exception is described in the answer and not printed.
         """
-        self._family = family
+        self._tree = tree
         self._member = member
         self._request = request
         self._limits = limits
@@ -83,7 +83,7 @@ class CellRun:
 
     async def __aenter__(self) -> CellRun:
         if not self._of_many:
-            self._family.begin(self._member, self._limits)
+            self._tree.begin(self._member, self._limits)
         return self
 
     async def __aexit__(
@@ -111,7 +111,7 @@ class CellRun:
         if answer is not None:
             return CellEnd(answer, None, self._timed_out, wall_s, stdout, stderr)
         death = self._member.gone.result()
-        outside = 0 if death.ours else self._family.sandbox.host.killed_outside(death.facts, death.signal, wall_s)
+        outside = 0 if death.ours else self._tree.sandbox.host.killed_outside(death.facts, death.signal, wall_s)
         return CellEnd(None, death, self._timed_out, wall_s, stdout, stderr, outside)
 
     async def _send(self, name: str) -> None:
@@ -136,7 +136,7 @@ class CellRun:
 
     async def _over_in_time(self) -> bool:
         """Says whether it answers, or its interpreter ends, before its wall time is over."""
-        waited_s = partial(self._family.starved_s, self._member)
+        waited_s = partial(self._tree.starved_s, self._member)
         time = WallTime(self._clock, self._limits.wall_time_s, waited_s, self._began)
         left_s = time.limit_s
         while not await self._over_within(left_s):
@@ -153,10 +153,10 @@ class CellRun:
     async def _stop(self) -> None:
         """Interrupts it, and kills it where that does not help."""
         if self._grace_s:
-            self._family.interrupt(self._member, group=False)
+            self._tree.interrupt(self._member, group=False)
             if await self._over_within(self._grace_s * _ALONE):
                 return
-            self._family.interrupt(self._member, group=True)
+            self._tree.interrupt(self._member, group=True)
             if await self._over_within(self._grace_s * (1 - _ALONE)):
                 return
         why = "was killed: a cell did not end when it was interrupted" if self._grace_s else "reached its time limit"
@@ -177,7 +177,7 @@ class CellRun:
             return None
 
     def _kill(self, why: Ended, killed: Killed) -> None:
-        self._family.kill(self._member, Death(why, killed, 0, 9))
+        self._tree.kill(self._member, Death(why, killed, 0, 9))
 
     async def _lost(self) -> None:
         """Its channel ends a moment before it; where it lives on, it is of no use without."""
@@ -215,7 +215,7 @@ class CellRun:
 
     def _rest(self) -> None:
         if not self._of_many:
-            self._family.rest(self._member)
+            self._tree.rest(self._member)
 
 
 def facts_of(end: CellEnd, limits: Limits, *, kept: bool) -> dict[str, Any]:

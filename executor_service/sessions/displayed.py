@@ -63,10 +63,10 @@ class DisplayedPrograms:
         """Runs `cells`, of a request without a workspace, in an interpreter; then reads what it wants returned."""
         return await self._in_box(attempt, self._planner.notebook_plan(attempt.request), cells)
 
-    async def _program(self, attempt: Execution, family: InterpreterTree) -> dict[str, Any]:
+    async def _program(self, attempt: Execution, tree: InterpreterTree) -> dict[str, Any]:
         request = attempt.request
         # Nothing is kept, so at its time limit it is killed and not interrupted.
-        run = CellRun(family, family.root, request, request.limits, cell=_ONCE, grace_s=0.0, clock=self._clock)
+        run = CellRun(tree, tree.root, request, request.limits, cell=_ONCE, grace_s=0.0, clock=self._clock)
         async with run:
             end = await run.end("", attempt.observe)
         return facts_of(end, request.limits, kept=False)
@@ -74,16 +74,16 @@ class DisplayedPrograms:
     async def _in_box(self, attempt: Execution, plan: Plan, cells: Cells) -> ExecutionResult:
         admitted, claim = self._clock.now(), attempt.claim
         try:
-            async with InterpreterTree(self._boxes, plan, f"run {attempt.number}") as family:
+            async with InterpreterTree(self._boxes, plan, f"run {attempt.number}") as tree:
                 await claim.confirmed()
-                claim.when_lost(lambda: family.kill(family.root, LAPSED))
+                claim.when_lost(lambda: tree.kill(tree.root, LAPSED))
                 claim.check()
-                family.hold_lease()
+                tree.hold_lease()
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
-                facts = await cells(family)
+                facts = await cells(tree)
                 if plan.return_paths:
-                    facts["files"] = await family.returned()
+                    facts["files"] = await tree.returned()
         except SandboxFailure as failure:
             attempt.started = failure.started
             _log.error("run %d: %s", attempt.number, failure)

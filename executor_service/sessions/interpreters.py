@@ -135,7 +135,7 @@ class InterpreterTree:
         """Forks `parent`, whose turn the caller has, once for each id: all or none. NotBranchable says why not."""
         made: list[Interpreter] = []
         most = self._plan.limits.processes
-        # One more for the process that forks it. A fork that the kernel denies would end the whole family.
+        # One more for the process that forks it. A fork that the kernel denies would end the whole tree.
         if len(self._members) + len(session_ids) + 1 > most:
             reason = f"it shares a limit of {most} processes with its branches, and this would exceed it"
             raise NotBranchable(f"session {parent.session_id!r} can't branch: {reason}")
@@ -152,13 +152,13 @@ class InterpreterTree:
         return made
 
     async def _reaped(self, members: Sequence[Interpreter]) -> None:
-        """Until then the kernel counts them as processes of the family: the next branch could be denied for them."""
+        """Until then the kernel counts them as processes of the tree: the next branch could be denied for them."""
         if members:
             await asyncio.wait([member.gone for member in members], timeout=_DEATH_WITHIN_S)
 
     def hold_lease(self) -> None:
-        """A cell is to run under a lease: if that lapses, the init kills the whole family, should the server not do it.
-        Until `drop_lease()`, or the end of the family."""
+        """A cell is to run under a lease: if that lapses, the init kills the whole tree, should the server not do so.
+        Until `drop_lease()`, or the end of the tree."""
         self.sandbox.hold_lease()
 
     def drop_lease(self) -> None:

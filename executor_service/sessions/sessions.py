@@ -94,7 +94,7 @@ class Sessions:
         try:
             await self._make_room(*ends)
             self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
-            family = await opened
+            tree = await opened
         except BaseException as error:
             self.table.release(1, request.tenant)
             if isinstance(error, SandboxFailure):
@@ -111,7 +111,7 @@ class Sessions:
             served_by=self._name,
             workspace_id=request.workspace_id,
         )
-        return self._add(info, request.limits, family, family.root)
+        return self._add(info, request.limits, tree, tree.root)
 
     async def branch(self, request: BranchRequest) -> tuple[SessionInfo, ...]:
         """Raises SessionNotFound, SessionBusy, CannotBranch, TooManySessions and Draining."""
@@ -126,7 +126,7 @@ class Sessions:
             try:
                 await self._make_room(*ends)
                 with self._running(parent):
-                    members = await parent.family.branch(parent.member, ids)
+                    members = await parent.tree.branch(parent.member, ids)
             except BaseException:
                 self.table.release(request.count, tenant)
                 raise
@@ -134,7 +134,7 @@ class Sessions:
             made = []
             for member, owner in zip(members, request.owners or [""] * request.count, strict=True):
                 info = replace(like, session_id=member.session_id, owner=owner)
-                made.append(self._add(info, parent.limits, parent.family, member))
+                made.append(self._add(info, parent.limits, parent.tree, member))
             return tuple(made)
         finally:
             parent.leave()
@@ -176,24 +176,24 @@ class Sessions:
     async def perform(self, attempt: Execution) -> ExecutionResult:
         admitted = self._clock.now()
         session, claim = self.table.find(attempt.request.session_id), attempt.claim
-        family, member = session.family, session.member
+        tree, member = session.tree, session.member
         limits = _merged(attempt.request.limits, session.limits)
         await claim.confirmed()
-        claim.when_lost(lambda: family.kill(member, LAPSED))
+        claim.when_lost(lambda: tree.kill(member, LAPSED))
         claim.check()
         self.table.find(session.info.session_id)  # it may have ended meanwhile
         session.cells += 1
         cell = session.cells
         attempt.started = True
-        run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
-        family.hold_lease()
+        run = CellRun(tree, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
+        tree.hold_lease()
         try:
             with self._running(session):
                 async with run:
                     setup_s = self._clock.now() - admitted
                     end = await run.end(f"<cell {cell}>", attempt.observe)
         finally:
-            family.drop_lease()
+            tree.drop_lease()
         if end.answer is not None:
             session.memory_bytes = end.answer.resident_bytes
         facts = facts_of(end, limits, kept=True)
@@ -203,14 +203,14 @@ class Sessions:
     def _new_id(self) -> str:
         return self.table.session_id(secrets.token_urlsafe(16))
 
-    def _add(self, info: SessionInfo, limits: Limits, family: InterpreterTree, member: Interpreter) -> SessionInfo:
-        session = self.table.add(info, limits, family, member)
+    def _add(self, info: SessionInfo, limits: Limits, tree: InterpreterTree, member: Interpreter) -> SessionInfo:
+        session = self.table.add(info, limits, tree, member)
         member.gone.add_done_callback(lambda gone: self.table.end(info.session_id, gone.result().why))
         return session.seen()
 
     def _end(self, session: LiveSession, why: Ended) -> None:
         """Kills it; it is unknown from now on."""
-        session.family.kill(session.member, Death(why, ours=True))
+        session.tree.kill(session.member, Death(why, ours=True))
         self.table.end(session.info.session_id, why)
 
     async def _make_room(self, giving_way: list[LiveSession], ends: list[asyncio.Future[LiveSession]]) -> None:
@@ -238,17 +238,17 @@ class Sessions:
     async def _keep(
         self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[InterpreterTree]
     ) -> None:
-        """The life of a family, from its first interpreter to its last; its workspace stays for as long."""
+        """The life of a tree, from its first interpreter to its last; its workspace stays for as long."""
         try:
             with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
                 branching = replace(workspace, branches=True) if workspace else None
                 plan = mounted(self._planner.session_plan(request, profile), branching)
-                async with InterpreterTree(self._boxes, plan, session_id) as family:
+                async with InterpreterTree(self._boxes, plan, session_id) as tree:
                     if opened.cancelled():
                         return
-                    opened.set_result(family)
-                    await family.over()
-        except Exception as error:  # the boundary: one family's trouble is not that of the others
+                    opened.set_result(tree)
+                    await tree.over()
+        except Exception as error:  # the boundary: one tree's trouble is not that of the others
             if not opened.done():
                 opened.set_exception(error)
             else:

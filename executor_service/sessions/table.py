@@ -41,7 +41,7 @@ class LiveSession:
     """As it was when it was made."""
     limits: Limits
     """Limits of its cells that name none."""
-    family: InterpreterTree
+    tree: InterpreterTree
     member: Interpreter
     clock: Clock
     idle_since: float
@@ -166,10 +166,10 @@ class SessionTable:
             self._used[debt.tenant] += 1
         self._used += Counter()  # forgets tenants that have none
 
-    def add(self, info: SessionInfo, limits: Limits, family: InterpreterTree, member: Interpreter) -> LiveSession:
+    def add(self, info: SessionInfo, limits: Limits, tree: InterpreterTree, member: Interpreter) -> LiveSession:
         """A session lives, in room that its tenant has reserved. `limits` are those of its cells that name none."""
         self.made += 1
-        session = LiveSession(next(self._numbers), info, limits, family, member, self._clock, self._clock.now())
+        session = LiveSession(next(self._numbers), info, limits, tree, member, self._clock, self._clock.now())
         session.cells, session.memory_bytes = info.cells, info.memory_bytes  # a branch begins with its parent's
         self.live[info.session_id] = session
         return session

@@ -45,10 +45,10 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     """The operators' service."""
 
     def __init__(
-        self, reign: LeaderTerm, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]
+        self, term: LeaderTerm, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]
     ) -> None:
         """`security`: what guards the ports at this moment."""
-        self._reign = reign
+        self._term = term
         self._security = security
         self._version = version
         self._insecure = insecure
@@ -62,16 +62,16 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         fields = Fields()
         size = fields.count("page_size", request.page_size, default=_PAGE, most=_MAX_PAGE)
         await fields.check_call(context)
-        hub = await self._reign.take(context)
+        runner = await self._term.take(context)
         try:
-            found = hub.core.leases(bucket=request.bucket, after=request.page_token, limit=size)
+            found = runner.core.leases(bucket=request.bucket, after=request.page_token, limit=size)
         except ValueError:
             fields.refuse(
                 "page_token", f"is {request.page_token[:40]!r}, must be the next_page_token of an earlier page"
             )
             await fields.check_call(context)
             raise AssertionError("a refused call does not return") from None
-        token, now = str(found[-1].lease_id) if len(found) == size else "", hub.clock.now()
+        token, now = str(found[-1].lease_id) if len(found) == size else "", runner.clock.now()
         return pb.ListLeasesResponse(leases=[lease_info_message(each, now) for each in found], next_page_token=token)
 
     async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:
@@ -80,11 +80,11 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         fields.text("reason", request.reason, longest=256)
         await fields.check_call(context)
         lease = LeaseId(request.lease.epoch, request.lease.seq)
-        hub = await self._reign.take(context)
-        effects = hub.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
+        runner = await self._term.take(context)
+        effects = runner.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
         was = next((effect.was for effect in reversed(effects) if isinstance(effect, RevokeAnswered)), None)
         if was is None:
-            await self._reign.take(context)
+            await self._term.take(context)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"lease {lease} is not known")
         if not request.force and was is not LeaseState.GRANTED:
             held = "has a hold time, and work may run under it; with force it ends now, and nobody kills the work"
@@ -100,16 +100,18 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         expected = request.expected_version
         try:
             limits = bucket_limits(request.config, "config")
-            hub = await self._reign.take(context)
-            if not expected and len(hub.core.statistics(hub.clock.now()).buckets) >= MAX_BUCKETS:
+            runner = await self._term.take(context)
+            if not expected and len(runner.core.statistics(runner.clock.now()).buckets) >= MAX_BUCKETS:
                 raise FieldErrors(
                     [FieldError("config.name", f"is a new one, and there are {MAX_BUCKETS}, all that may")]
                 )
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        answer = next((each for each in hub.apply(Configure(limits, expected)) if isinstance(each, Configured)), None)
+        answer = next(
+            (each for each in runner.apply(Configure(limits, expected)) if isinstance(each, Configured)), None
+        )
         if answer is None:
-            await self._reign.take(context)
+            await self._term.take(context)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this limiter does not lead any more")
             raise AssertionError("abort() does not return")
         if not answer.changed:
@@ -121,18 +123,18 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         return pb.ConfigureBucketResponse(config=bucket_config_message(replace(limits, version=answer.version)))
 
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
-        hub, reign = self._reign.hub, self._reign
+        runner, term = self._term.runner, self._term
         status = pb.GetStatusResponse(version=self._version, insecure=self._insecure, security=self._security())
-        if hub is None or reign.leads:
-            status.leader_name = reign.leadership.leader
-        if hub is None:
+        if runner is None or term.leads:
+            status.leader_name = term.leadership.leader
+        if runner is None:
             return status
-        core, now = hub.core, hub.clock.now()
+        core, now = runner.core, runner.clock.now()
         statistics = core.statistics(now)
         buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
         if not buckets:
-            await _unknown_bucket(hub, wanted, context)
-        status.epoch, status.leader, status.uptime_s = statistics.epoch, reign.leads, statistics.uptime
+            await _unknown_bucket(runner, wanted, context)
+        status.epoch, status.leader, status.uptime_s = statistics.epoch, term.leads, statistics.uptime
         status.recovering, status.recovering_for_s = statistics.recovering, statistics.recovering_for
         status.missing_executors.extend(statistics.missing)
         status.buckets.extend(bucket_message(bucket) for bucket in buckets)
@@ -140,6 +142,6 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         return status
 
 
-async def _unknown_bucket(hub: CoreRunner, bucket: str, context: Context) -> None:
-    names = ", ".join(each.limits.name for each in hub.core.statistics(hub.clock.now()).buckets)
+async def _unknown_bucket(runner: CoreRunner, bucket: str, context: Context) -> None:
+    names = ", ".join(each.limits.name for each in runner.core.statistics(runner.clock.now()).buckets)
     await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")

@@ -59,15 +59,15 @@ class LimiterServer:
         self._security = ServerSecurity(config, executor_token_file=config.executor_token_file)
         self._guard = self._security.port(SERVICE_ACCESS, needs=Role.CLIENT, setting="listen")
         self._admin_guard = self._security.port(ADMIN_ACCESS, needs=Role.ADMIN, setting="admin_listen")
-        self._reign = LeaderTerm(
+        self._term = LeaderTerm(
             open_leadership(config, self._clock),
             self._clock,
             buckets=config.limits(),
             timing=config.timing(),
-            on_hub=lambda hub: self._leading.set(),
+            on_runner=lambda runner: self._leading.set(),
         )
         self._leading = asyncio.Event()
-        self._term: asyncio.Task[NoReturn] | None = None
+        self._term_task: asyncio.Task[NoReturn] | None = None
         self.address = config.listen
         self.admin_address = config.admin_listen
         self.health_address = config.health_listen
@@ -76,9 +76,9 @@ class LimiterServer:
     async def __aenter__(self) -> LimiterServer:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
-            service = LimiterService(self._reign)
+            service = LimiterService(self._term)
             admin = LimiterAdminService(
-                self._reign, version=installed_version(), insecure=config.insecure, security=self._security.facts
+                self._term, version=installed_version(), insecure=config.insecure, security=self._security.facts
             )
 
             def add_service(server: grpc.aio.Server) -> None:
@@ -121,7 +121,7 @@ class LimiterServer:
             )
             self.address, self.admin_address = self._server.address, self._admin.address
             self.health_address = self._health.address
-            self._term = asyncio.create_task(self._reign.run(), name="term")
+            self._term_task = asyncio.create_task(self._term.run(), name="term")
             stack.push_async_callback(self._end_term)
             if config.leader == "none":
                 await self.wait_leading()
@@ -131,39 +131,39 @@ class LimiterServer:
     async def wait_leading(self) -> None:
         """Returns when it may grant, or has to wait for nothing but the end of the recovery. LeadershipLost when it
         never will."""
-        assert self._term is not None
+        assert self._term_task is not None
         leading = asyncio.create_task(self._leading.wait())
         try:
-            await asyncio.wait([leading, self._term], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([leading, self._term_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             leading.cancel()
         if self._leading.is_set():
             await self._health.set_ready(True)
         else:
-            await self._term
+            await self._term_task
 
     async def run(self) -> NoReturn:
         """Until it is cancelled. LeadershipLost when another limiter leads, or may: then this one has to end."""
-        assert self._term is not None
+        assert self._term_task is not None
         await self.wait_leading()
-        await asyncio.shield(self._term)
+        await asyncio.shield(self._term_task)
         raise AssertionError("a term ends with LeadershipLost")
 
     @property
-    def hub(self) -> CoreRunner:
-        """The hub of this term, which decides. RuntimeError before this limiter leads."""
-        if self._reign.hub is None:
+    def runner(self) -> CoreRunner:
+        """The runner of this term, which decides. RuntimeError before this limiter leads."""
+        if self._term.runner is None:
             raise RuntimeError("this limiter has not led yet")
-        return self._reign.hub
+        return self._term.runner
 
     def statistics(self) -> LimiterStatistics:
         """The state of every bucket now. RuntimeError before it leads."""
-        return self.hub.core.statistics(self._clock.now())
+        return self.runner.core.statistics(self._clock.now())
 
     def configure(self, limits: BucketLimits) -> bool:
         """Creates or changes a bucket, whatever its version. False when this limiter does not lead now."""
-        return self._reign.hub is not None and any(
-            isinstance(effect, Configured) for effect in self._reign.hub.apply(Configure(limits, None))
+        return self._term.runner is not None and any(
+            isinstance(effect, Configured) for effect in self._term.runner.apply(Configure(limits, None))
         )
 
     async def stop(self) -> None:
@@ -175,12 +175,12 @@ class LimiterServer:
 
     async def _end_term(self) -> None:
         """Grants nothing more, and lets another limiter lead. Idempotent."""
-        if self._term is not None:
-            self._term.cancel()
-            await asyncio.wait([self._term])
+        if self._term_task is not None:
+            self._term_task.cancel()
+            await asyncio.wait([self._term_task])
 
     def _figures(self) -> Iterator[Metric]:
-        yield from limiter_metrics(self._reign)
+        yield from limiter_metrics(self._term)
         yield from security_metrics("fairbox_limiter", self._security.facts())
 
     async def __aexit__(

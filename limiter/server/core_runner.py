@@ -37,11 +37,11 @@ class Sink(Protocol):
     """A stream that effects are told to."""
 
     def deliver(self, effect: Effect) -> None:
-        """Takes one effect for its session; must not wait and must not call the hub."""
+        """Takes one effect for its session; must not wait and must not call the runner."""
         ...
 
     def close(self, reason: str, retry_after: float) -> None:
-        """Ends the stream after what was delivered; must not wait and must not call the hub."""
+        """Ends the stream after what was delivered; must not wait and must not call the runner."""
         ...
 
 
@@ -60,23 +60,23 @@ Ending = Granted | Rejected
 class UnaryCalls:
     """Waits for grants on behalf of unary calls."""
 
-    def __init__(self, hub: CoreRunner) -> None:
-        self._hub = hub
+    def __init__(self, runner: CoreRunner) -> None:
+        self._runner = runner
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Ending]]] = {}
 
     async def acquire(self, event: Acquire) -> Ending:
         """Applies `event` and waits for its end."""
         key = (event.session_id, event.request_id)
-        if self._hub.closed:
+        if self._runner.closed:
             return _shutting_down(*key)
         future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         delivered = False
         try:
-            self._hub.apply(event)
+            self._runner.apply(event)
             await asyncio.wait([future], timeout=event.queue_timeout + _BACKSTOP_S)
             if not future.done():
-                self._hub.apply(Tick())  # the process was stopped: what is due has not happened yet
+                self._runner.apply(Tick())  # the process was stopped: what is due has not happened yet
             ending = future.result()
             delivered = True
             return ending
@@ -88,7 +88,7 @@ class UnaryCalls:
                 self._waiting.pop(key, None)
             if not delivered and not futures:
                 # The caller is gone, so nobody will use the grant. Safe to repeat: cancelling is idempotent.
-                self._hub.apply(Cancel(event.session_id, event.request_id, event.attempt))
+                self._runner.apply(Cancel(event.session_id, event.request_id, event.attempt))
 
     def deliver(self, effect: Ending) -> None:
         """Ends the waits for one request; ignores what nobody waits for."""

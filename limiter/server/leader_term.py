@@ -1,8 +1,8 @@
 """One term of one limiter, from the campaign to the moment at which another one may lead, and where services find it.
 
-Invariants: a hub exists only between the two; each roster is kept before executors that wait for it are welcomed, and
-one that can't be kept ends nothing but their wait; when leading is in doubt the hub is closed first, and everything
-else comes after.
+Invariants: a runner exists only between the two; each roster is kept before executors that wait for it are welcomed,
+and one that can't be kept ends nothing but their wait; when leading is in doubt the runner is closed first, and
+everything else comes after.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class LeaderTerm:
         *,
         buckets: Sequence[BucketLimits],
         timing: Timing,
-        on_hub: Callable[[CoreRunner], None] | None = None,
+        on_runner: Callable[[CoreRunner], None] | None = None,
     ) -> None:
-        """`on_hub` is called when it leads."""
+        """`on_runner` is called when it leads."""
         self.leadership = leadership
-        self.hub: CoreRunner | None = None
+        self.runner: CoreRunner | None = None
         """Set when the process begins to lead; stays, closed, when it has ended."""
         self._clock = clock
         self._buckets = buckets
         self._timing = timing
-        self._on_hub = on_hub
+        self._on_runner = on_runner
         self._roster: RosterChanged | None = None
         self._roster_changed = asyncio.Event()
         self._stepped_down = asyncio.Event()
@@ -55,27 +55,27 @@ class LeaderTerm:
     @property
     def leads(self) -> bool:
         """True if anything can be decided here."""
-        return self.hub is not None and not self.hub.closed
+        return self.runner is not None and not self.runner.closed
 
     async def take(self, context: grpc.aio.ServicerContext[Any, Any]) -> CoreRunner:
-        """The hub; ends the call with UNAVAILABLE where there is none, or it was closed."""
-        hub = self.hub
-        if hub is None:
+        """The runner; ends the call with UNAVAILABLE where there is none, or it was closed."""
+        runner = self.runner
+        if runner is None:
             text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
             raise AssertionError("abort() does not return")
-        if hub.closed:
+        if runner.closed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
-        return hub
+        return runner
 
     async def run(self) -> NoReturn:
         """Raises LeadershipLost when another limiter leads or may lead. Whatever ends it, it resigns."""
         try:
-            await self._reign()
+            await self._run_term()
         finally:
             await asyncio.shield(self.leadership.resign())
 
-    async def _reign(self) -> NoReturn:
+    async def _run_term(self) -> NoReturn:
         leadership = self.leadership
         term = await leadership.campaign()
         core = LimiterCore(
@@ -87,7 +87,7 @@ class LeaderTerm:
             follows=term.follows,
             keeps_roster=leadership.keeps_roster,
         )
-        self.hub = CoreRunner(
+        self.runner = CoreRunner(
             core,
             self._clock,
             claims=Claims(term.key),
@@ -96,21 +96,21 @@ class LeaderTerm:
             on_stepped_down=self._stepped_down.set,
         )
         try:
-            if self._on_hub is not None:
-                self._on_hub(self.hub)
-            await self._lead(self.hub)
+            if self._on_runner is not None:
+                self._on_runner(self.runner)
+            await self._lead(self.runner)
         finally:
-            self.hub.close()
+            self.runner.close()
 
-    async def _lead(self, hub: CoreRunner) -> NoReturn:
+    async def _lead(self, runner: CoreRunner) -> NoReturn:
         reason = "leading ended without a reason"
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.hold(), name="leadership")
-                tasks.create_task(self._keep_roster(hub), name="roster")
+                tasks.create_task(self._keep_roster(runner), name="roster")
                 tasks.create_task(self._notice(), name="end of the term")
         except* LeadershipLost as lost:
-            hub.close("another limiter leads", 0.1)
+            runner.close("another limiter leads", 0.1)
             reason = str(lost.exceptions[0])
         # Raised out here: what is raised within `except*` comes out in a group before Python 3.11.4.
         raise LeadershipLost(reason)
@@ -119,7 +119,7 @@ class LeaderTerm:
         self._roster = changed
         self._roster_changed.set()
 
-    async def _keep_roster(self, hub: CoreRunner) -> NoReturn:
+    async def _keep_roster(self, runner: CoreRunner) -> NoReturn:
         """Keeps the newest roster; those that were superseded meanwhile need not be written."""
         while True:
             await self._roster_changed.wait()
@@ -130,11 +130,11 @@ class LeaderTerm:
                 await self.leadership.store(changed.members)
             except RosterNotKept as error:
                 _LOG.error("the roster of executors is not kept, nobody can join: %s", error)
-                hub.apply(RosterFailed(f"the roster can't be kept: {error}"))
+                runner.apply(RosterFailed(f"the roster can't be kept: {error}"))
                 await asyncio.sleep(_STORE_AGAIN_S)
                 self._roster_changed.set()
             else:
-                hub.apply(RosterKept(changed.version))
+                runner.apply(RosterKept(changed.version))
 
     async def _notice(self) -> NoReturn:
         await self._stepped_down.wait()

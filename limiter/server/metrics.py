@@ -28,12 +28,12 @@ _COUNTERS: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
 )
 
 
-def limiter_metrics(reign: LeaderTerm) -> Iterator[Metric]:
-    """Everything that a limiter that leads knows; of one that does not, only that. Call it where the hub lives."""
-    yield _gauge("leader", "1: this process leads, and grants.", float(reign.leads))
-    if reign.hub is None or not reign.leads:
+def limiter_metrics(term: LeaderTerm) -> Iterator[Metric]:
+    """Everything that a limiter that leads knows; of one that does not, only that. Call it where the runner lives."""
+    yield _gauge("leader", "1: this process leads, and grants.", float(term.leads))
+    if term.runner is None or not term.leads:
         return
-    statistics = reign.hub.core.statistics(reign.hub.clock.now())
+    statistics = term.runner.core.statistics(term.runner.clock.now())
     yield from _whole(statistics)
     for name, text, value in _GAUGES:
         gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["bucket"])

@@ -118,9 +118,9 @@ class PeerStream:
     """One stream of one session. `open()` with the first frame, `receive()` the others, write what `next_frame()`
     returns until None, then `end()`."""
 
-    def __init__(self, hub: CoreRunner, identity: Identity = ANYONE) -> None:
+    def __init__(self, runner: CoreRunner, identity: Identity = ANYONE) -> None:
         """`identity` is that of the peer; it is looked at once a stream, and once an acquire for its tenant."""
-        self._hub = hub
+        self._runner = runner
         self._identity = identity
         self._session_id = ""
         self._executor = False
@@ -130,7 +130,7 @@ class PeerStream:
         self._room = 0
         self._ready = asyncio.Event()
         self._closing = False
-        self._waits = TracedWaits(hub.clock) if tracing.enabled() else None
+        self._waits = TracedWaits(runner.clock) if tracing.enabled() else None
 
     # In
 
@@ -138,25 +138,25 @@ class PeerStream:
         """Handles the first frame. FieldErrors or RoleRefused when the stream can't go on."""
         if not frame.HasField("hello"):
             raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
-        message, hub = frame.hello, self._hub
+        message, runner = frame.hello, self._runner
         kind = check_hello(message)
         check_kind(kind, self._identity)
         if kind is SessionKind.EXECUTOR and frame.heartbeat:
-            # Its session has no stream yet, so the hub can't pass on the answer, if there is one.
-            for effect in hub.apply(Returning(message.session_id, frame.heartbeat)):
+            # Its session has no stream yet, so the runner can't pass on the answer, if there is one.
+            for effect in runner.apply(Returning(message.session_id, frame.heartbeat)):
                 self.deliver(effect)
-        waited_for = kind is SessionKind.CLIENT and hub.core.recovering
+        waited_for = kind is SessionKind.CLIENT and runner.core.recovering
         if waited_for:
-            hub.apply(Reading(1))
+            runner.apply(Reading(1))
         try:
-            async with hub.reading[kind]:
+            async with runner.reading[kind]:
                 await self._say_hello(frame, *await hello_event(message, self._identity, self._claims()))
         finally:
             if waited_for:
-                hub.apply(Reading(-1))
+                runner.apply(Reading(-1))
 
     async def _say_hello(self, frame: pb.SessionRequest, hello: Hello, rejected: list[Rejected]) -> None:
-        if self._hub.closed:
+        if self._runner.closed:
             self.close("the limiter is shutting down", 1.0)
         if self._closing:
             return
@@ -164,8 +164,8 @@ class PeerStream:
         if self._waits is not None:
             async for part in _slices(frame.hello.queued):
                 self._waits.begin(part)
-        self._hub.open(hello, self)
-        await self._hub.read(hello.session_id)
+        self._runner.open(hello, self)
+        await self._runner.read(hello.session_id)
         async for refusals in _slices(rejected):
             for each in refusals:
                 self.deliver(each)
@@ -184,10 +184,10 @@ class PeerStream:
         events = self._events(frame)
         if len(frame.releases) + len(frame.cancels) + len(frame.acquires) + len(frame.binds) <= SLICE:
             if not self._closing:
-                self._hub.apply_all(events)
+                self._runner.apply_all(events)
         else:
             while not self._closing and (part := list(islice(events, SLICE))):
-                self._hub.apply_all(part)
+                self._runner.apply_all(part)
                 await asyncio.sleep(0)
         self._binding.clear()
 
@@ -223,7 +223,7 @@ class PeerStream:
 
     def _claims(self) -> Claims | None:
         """The judge of claims, while they count; else None."""
-        return self._hub.claims if self._hub.core.heeds_claims(self._hub.clock.now()) else None
+        return self._runner.claims if self._runner.core.heeds_claims(self._runner.clock.now()) else None
 
     def end(self) -> None:
         """The stream has ended, for whatever reason. Idempotent."""
@@ -233,7 +233,7 @@ class PeerStream:
             self._waits.close()
         if self._session_id:
             session_id, self._session_id = self._session_id, ""
-            self._hub.detach(session_id, self)
+            self._runner.detach(session_id, self)
 
     # Out
 
@@ -277,7 +277,7 @@ class PeerStream:
             if not effect.waited:  # otherwise `queued` has told it
                 self._tell_ticket(grant.ticket, effect)
             if effect.held:
-                grant.hold_proof = self._hub.claims.hold_proof(
+                grant.hold_proof = self._runner.claims.hold_proof(
                     effect.session_id, effect.lease, effect.bucket, effect.tokens, self._identity.tenant
                 )
             if self._waits is not None:
@@ -313,19 +313,19 @@ class PeerStream:
 
     def _tell_ticket(self, ticket: pb.Ticket, effect: Granted | Queued) -> None:
         ticket.epoch, ticket.seq = effect.ticket
-        ticket.proof = self._hub.claims.ticket_proof(effect.session_id, effect.ticket, effect.bucket, effect.tenant)
+        ticket.proof = self._runner.claims.ticket_proof(effect.session_id, effect.ticket, effect.bucket, effect.tenant)
 
     def _deliver_session(self, effect: Effect) -> None:
         if isinstance(effect, Welcomed):
-            timing = self._hub.core.timing
+            timing = self._runner.core.timing
             welcome = pb.Welcome(
-                epoch=self._hub.core.epoch,
+                epoch=self._runner.core.epoch,
                 ttl_s=timing.executor_ttl,
                 grace_s=timing.grace,
                 resumed=effect.resumed,
-                recovering=self._hub.core.recovering,
+                recovering=self._runner.core.recovering,
                 unknown=[lease_message(each.lease, each.bucket, each.client_session_id) for each in effect.unknown],
-                quiet_s=quiet_for(self._hub.core.open_sessions),
+                quiet_s=quiet_for(self._runner.core.open_sessions),
             )
             self._frame().welcome.CopyFrom(welcome)
         elif isinstance(effect, Refused):

@@ -1,4 +1,4 @@
-"""`limiter.v1.LimiterService` over gRPC: checks requests, applies them to the hub, writes what comes back."""
+"""`limiter.v1.LimiterService` over gRPC: checks requests, applies them to the runner, writes what comes back."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ _STATUS = {
 class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
     """The public service."""
 
-    def __init__(self, reign: LeaderTerm) -> None:
-        self._reign = reign
+    def __init__(self, term: LeaderTerm) -> None:
+        self._term = term
 
     async def Session(  # type: ignore[override]
         self, request_iterator: object, context: _Stream
     ) -> None:
         """The fast path; see the proto."""
-        peer = PeerStream(await self._reign.take(context), current_identity())
+        peer = PeerStream(await self._term.take(context), current_identity())
         reader = asyncio.create_task(_read(context, peer))
         try:
             while (frame := await peer.next_frame()) is not None:
@@ -114,12 +114,12 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             event = _release_event(request)
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        hub = await self._reign.take(context)
+        runner = await self._term.take(context)
         if not may_release(event.session_id, current_identity()):
             return pb.ReleaseTokenResponse()  # as for one that is not known
-        released = _released(hub.apply(event))
+        released = _released(runner.apply(event))
         if released is None:
-            await self._reign.take(context)
+            await self._term.take(context)
             raise AssertionError("a release is answered by whoever leads")
         return pb.ReleaseTokenResponse(released=released.released, bound=released.bound)
 
@@ -128,13 +128,13 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             event = replace(event, tenant=current_identity().for_tenant(event.tenant))
         except TenantRefused as refused:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
-        hub = await self._reign.take(context)
-        if hub.core.recovering:
+        runner = await self._term.take(context)
+        if runner.core.recovering:
             await context.send_initial_metadata(_RECOVERING)
         with tracing.span(
             "limiter.queue", bucket=event.bucket, request_id=event.request_id, tenant=event.tenant
         ) as span:
-            ending = await hub.unary.acquire(event)
+            ending = await runner.unary.acquire(event)
             span.set_attribute("fairbox.outcome", ending.reason if isinstance(ending, Rejected) else "granted")
         if isinstance(ending, Rejected):
             await _abort(context, ending, event.bucket)

@@ -19,7 +19,7 @@ from executor_service.machine.capacity import fitted
 from executor_service.sandbox.report import SandboxFailure
 from fairbox.clock import MonotonicClock
 from tests.executor.servers import running
-from tests.executor.test_boxes import CONFIG, PROFILE, plan, until
+from tests.executor.test_sandboxes import CONFIG, PROFILE, plan, until
 
 ROOM = 1 << 40
 MANY = ExecutorConfig(max_concurrent=1024, max_sessions=256)

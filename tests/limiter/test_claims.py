@@ -82,7 +82,7 @@ async def test_a_made_up_ticket_and_made_up_holds_gain_nothing_from_a_limiter_th
             assert [each.seq for each in welcome.unknown] == [1, 2, 3]
             await queued(server, 6)
             assert server.statistics().held == 1
-            order = [each.request_id for each in server.hub.core._ledger.buckets["code"].queue]
+            order = [each.request_id for each in server.runner.core._ledger.buckets["code"].queue]
             assert order == ["0", "1", "2", "3", "4", "pushy"]
         client.release(lease)
         for each in waiting:
@@ -198,7 +198,7 @@ async def test_anonymous_callers_shut_no_executor_out() -> None:
         calls = [stub.AcquireToken(pb.AcquireTokenRequest(queue_timeout_s=300)) for _ in range(10_050)]
         refused = 0
         async with asyncio.timeout(300):
-            while len(server.hub.core._ledger.sessions) < 10_000 or refused < 50:
+            while len(server.runner.core._ledger.sessions) < 10_000 or refused < 50:
                 await asyncio.sleep(0.05)
                 refused = sum(call.done() for call in calls) - 1
         async with ExecutorSession(server.address) as executor, LimiterClient(server.address) as client:

@@ -167,7 +167,7 @@ async def test_waiters_keep_their_order_over_a_lost_connection() -> None:
 
 async def _cut(server: LimiterServer, client: LimiterClient) -> None:
     """Ends the client's stream from the server's side, as a broken connection would."""
-    server.hub._sinks[client.session_id].close("cut by the test", 0.0)
+    server.runner._sinks[client.session_id].close("cut by the test", 0.0)
     await until(lambda: not client.connected)
 
 
@@ -248,7 +248,7 @@ async def test_executor_reconnects_and_keeps_what_it_runs() -> None:
     ):
         assert (await executor.bind(kept)).bound
         assert (await executor.bind(dropped)).bound
-        server.hub._sinks[executor.session_id].close("cut by the test", 0.0)
+        server.runner._sinks[executor.session_id].close("cut by the test", 0.0)
         await until(lambda: not executor.connected)
         assert server.statistics().bound == 2, "a disconnect frees nothing"
         executor.release(dropped)
@@ -269,7 +269,7 @@ async def test_revoked_lease_is_reported_to_the_executor_that_runs_under_it() ->
         assert executor.vouches(lease)
         lost = asyncio.Event()
         executor.when_lost(lease, lost.set)
-        server.hub.apply(Revoke(LeaseId(lease.epoch, lease.seq), force=True))
+        server.runner.apply(Revoke(LeaseId(lease.epoch, lease.seq), force=True))
         await asyncio.wait_for(lost.wait(), 5)
         assert not executor.vouches(lease)
         again = asyncio.Event()

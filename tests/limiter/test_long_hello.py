@@ -28,7 +28,7 @@ from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.cores import granted, listed, make_core, only
 from tests.limiter.servers import raw_hello
-from tests.limiter.test_hub import hello_frame
+from tests.limiter.test_core_runner import hello_frame
 
 MANY = 9_000
 _CALLS_A_LOOK = 150
@@ -147,25 +147,25 @@ def test_hello_that_is_not_read_to_its_end_leaves_nothing_but_what_time_ends(end
 
 
 async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps() -> None:
-    """Over a hub, whose streams are served in the order in which the loop has work: turns are counted."""
+    """Over a runner, whose streams are served in the order in which the loop has work: turns are counted."""
     clock = MonotonicClock()
     frame = pb.SessionRequest(heartbeat=1, hello=raw_hello("x", pb.SESSION_KIND_EXECUTOR))
     for seq in range(MANY, 2 * MANY):
         lease = frame.hello.held.add(tokens=1).lease
         lease.bucket, lease.epoch, lease.seq, lease.client_session_id = "code", 1, seq, "c"
     roster = [Member(frame.hello.session_id, ""), Member(hello_frame(0).hello.session_id, "")]
-    hub = CoreRunner(
+    runner = CoreRunner(
         LimiterCore(2, [BucketLimits("code", 3 * MANY)], now=clock.now(), roster=roster, keeps_roster=True), clock
     )
-    other, long = PeerStream(hub), PeerStream(hub)
+    other, long = PeerStream(runner), PeerStream(runner)
     await other.open(hello_frame(0))
     opening = asyncio.create_task(long.open(frame))
     turns = 0
     while not opening.done():
         turns += 1
-        before = len(hub.core._ledger.leases)
+        before = len(runner.core._ledger.leases)
         await asyncio.sleep(0)
-        assert len(hub.core._ledger.leases) - before <= SLICE
+        assert len(runner.core._ledger.leases) - before <= SLICE
         await other.receive(pb.SessionRequest(heartbeat=turns))
     await opening
     assert turns > 2 * MANY // SLICE
@@ -173,21 +173,21 @@ async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps
     assert first is not None
     assert answers is not None
     assert (first.HasField("welcome"), len(first.welcome.unknown), first.heartbeat_ack) == (True, 0, 1)
-    assert hub.core.statistics(clock.now()).bound == MANY + 250
-    gone = asyncio.create_task(PeerStream(hub).open(frame))
+    assert runner.core.statistics(clock.now()).bound == MANY + 250
+    gone = asyncio.create_task(PeerStream(runner).open(frame))
     await asyncio.sleep(0)
-    while not hub._unread:
+    while not runner._unread:
         await asyncio.sleep(0)
     gone.cancel()
-    hub.close()
-    while hub._unread:
+    runner.close()
+    while runner._unread:
         await asyncio.sleep(0)
 
 
 async def test_a_long_frame_leaves_others_their_turns() -> None:
     """Requests that can't be taken, which are the dearest, and cancels of nothing: other streams go on between them."""
-    hub = CoreRunner(LimiterCore(1, [BucketLimits("code", 1)], now=0.0), MonotonicClock())
-    other, long = PeerStream(hub), PeerStream(hub)
+    runner = CoreRunner(LimiterCore(1, [BucketLimits("code", 1)], now=0.0), MonotonicClock())
+    other, long = PeerStream(runner), PeerStream(runner)
     await other.open(hello_frame(0))
     await long.open(hello_frame(1))
     frame = pb.SessionRequest(

@@ -78,8 +78,8 @@ async def test_figures_are_those_of_the_moment() -> None:
 
 
 async def test_a_limiter_that_does_not_lead_says_so_and_nothing_else() -> None:
-    reign = LeaderTerm(Alone(), MonotonicClock(), buckets=[], timing=Timing())
-    async with MetricsServer(ANYWHERE, lambda: limiter_metrics(reign), prefix="fairbox_limiter") as metrics:
+    term = LeaderTerm(Alone(), MonotonicClock(), buckets=[], timing=Timing())
+    async with MetricsServer(ANYWHERE, lambda: limiter_metrics(term), prefix="fairbox_limiter") as metrics:
         found = await scrape(metrics.address)
         ours = {name: value for (name, _), value in found.items() if name.startswith("fairbox_")}
         assert ours.pop("fairbox_limiter_loop_delay_seconds") >= 0

@@ -238,8 +238,8 @@ async def test_process_is_killed_when_its_lease_is_lost() -> None:
     async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
         running = asyncio.create_task(pool.run(time.sleep, 60))
         await until(lambda: pool.statistics().running == 1)
-        (lease,) = limiter.hub.core.leases()
-        limiter.hub.apply(Revoke(lease.lease_id, force=True))
+        (lease,) = limiter.runner.core.leases()
+        limiter.runner.apply(Revoke(lease.lease_id, force=True))
         with pytest.raises(LeaseLost, match="was lost while the function ran"):
             await asyncio.wait_for(running, 5)
         await until(lambda: limiter.statistics().held == 0)

@@ -127,7 +127,7 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
             code, text = await ended(stream.read())
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert "only an executor's session may send" in text
-        assert [each for each in server.hub.core.sessions(10) if each.kind == "executor"] == []
+        assert [each for each in server.runner.core.sessions(10) if each.kind == "executor"] == []
 
 
 async def test_a_tenants_token_is_for_that_tenant(secrets: Secrets) -> None:

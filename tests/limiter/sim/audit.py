@@ -37,9 +37,9 @@ async def audit(world: World) -> None:
 
 def _look(world: World) -> set[Finding]:
     leaders = [node for node in world.nodes.values() if isinstance(node, LimiterNode) and node.leads]
-    if len(leaders) != 1 or leaders[0].hub is None:
+    if len(leaders) != 1 or leaders[0].runner is None:
         return set()
-    core = leaders[0].hub.core
+    core = leaders[0].runner.core
     found: set[Finding] = set()
     for node in world.nodes.values():
         if isinstance(node, ClientNode):

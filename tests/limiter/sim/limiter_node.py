@@ -1,4 +1,4 @@
-"""The limiter as a simulated process: production reign, core and hub behind the simulated network."""
+"""The limiter as a simulated process: production term, core and runner behind the simulated network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LimiterNode:
 
     def __init__(self, world: World, name: str) -> None:
         self.process = world.process(name)
-        self.hub: CoreRunner | None = None
+        self.runner: CoreRunner | None = None
         self._world = world
         self._leaving = asyncio.Event()
         self._streams: dict[asyncio.Task[None], None] = {}
@@ -47,34 +47,34 @@ class LimiterNode:
     @property
     def leads(self) -> bool:
         """True if it decides anything."""
-        return self.hub is not None and not self.hub.closed
+        return self.runner is not None and not self.runner.closed
 
     async def run(self) -> None:
         world, process, scenario = self._world, self.process, self._world.scenario
-        reign = LeaderTerm(
+        term = LeaderTerm(
             self._leadership(),
             ProcessClock(world.loop, process),
             buckets=scenario.buckets,
             timing=scenario.timing,
-            on_hub=self._lead,
+            on_runner=self._lead,
         )
         world.network.listen(process, self._accept)
-        term = asyncio.create_task(reign.run())
+        leading = asyncio.create_task(term.run())
         leaving = asyncio.create_task(self._leaving.wait())
         try:
-            await asyncio.wait([term, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([leading, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            term.cancel()
+            leading.cancel()
             world.loop.after(self._rng.uniform(0.0, _FORGOTTEN_WITHIN_S), self._forgotten)
-            await asyncio.wait([term])
+            await asyncio.wait([leading])
             world.network.unlisten(process)
             if self._streams and not process.dead:
                 await asyncio.wait(list(self._streams), timeout=_DRAIN_S)
             for stream in list(self._streams):
                 stream.cancel()
                 await asyncio.wait([stream])
-        if not term.cancelled() and (error := term.exception()) is not None:
+        if not leading.cancelled() and (error := leading.exception()) is not None:
             if not isinstance(error, LeadershipLost):
                 raise error
             world.checker.count("lost the lead")
@@ -100,11 +100,11 @@ class LimiterNode:
             jitter=self._rng,
         )
 
-    def _lead(self, hub: CoreRunner) -> None:
-        self.hub = hub
+    def _lead(self, runner: CoreRunner) -> None:
+        self.runner = runner
         self._world.checker.count("leads")
         self._world.checker.excuse_unreported()
-        watch(hub.core, self._world, self.process)
+        watch(runner.core, self._world, self.process)
         for bucket in self._world.scenario.buckets:
             self._world.checker.configured(bucket.name, bucket.max_in_flight)
         self._world.network.offer(LIMITER, self.process.name, offered=True)
@@ -116,13 +116,13 @@ class LimiterNode:
             self._world.network.offer(LIMITER, self.process.name, offered=False)
 
     def _accept(self, end: End) -> None:
-        if self.hub is None or self.hub.closed:
+        if self.runner is None or self.runner.closed:
             end.abort()
             return
         if self._world.scenario.extended:
-            task = asyncio.create_task(serve_any(end, self.hub))
+            task = asyncio.create_task(serve_any(end, self.runner))
         else:
-            task = asyncio.create_task(serve_session(end, self.hub))
+            task = asyncio.create_task(serve_session(end, self.runner))
         self._streams[task] = None
         task.add_done_callback(self._ended)
 

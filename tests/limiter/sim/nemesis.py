@@ -190,12 +190,12 @@ class Nemesis:
     async def _revoke(self) -> None:
         name = self._victim(_LIMITERS)
         node = self._world.nodes[name] if name is not None else None
-        if not isinstance(node, LimiterNode) or node.hub is None or not node.leads:
+        if not isinstance(node, LimiterNode) or node.runner is None or not node.leads:
             return
         # What is held without a bind goes on when it is revoked, so that is left alone.
-        leases = [lease for lease in node.hub.core.leases() if lease.state is not LeaseState.HELD]
+        leases = [lease for lease in node.runner.core.leases() if lease.state is not LeaseState.HELD]
         if leases:
             lease = self._rng.choice(leases)
             self._world.checker.count(f"revoked {LeaseState(lease.state)}")
             revoke = Revoke(lease.lease_id, force=True)
-            self._world.loop.hand_over(node.process, node.hub.apply, revoke)
+            self._world.loop.hand_over(node.process, node.runner.apply, revoke)

@@ -46,5 +46,5 @@ class Operator:
 
     def _apply(self, limits: BucketLimits) -> None:
         for node in self._world.nodes.values():
-            if isinstance(node, LimiterNode) and node.hub is not None and node.leads:
-                self._world.loop.hand_over(node.process, node.hub.apply, Configure(limits, None))
+            if isinstance(node, LimiterNode) and node.runner is not None and node.leads:
+                self._world.loop.hand_over(node.process, node.runner.apply, Configure(limits, None))

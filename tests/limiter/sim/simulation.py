@@ -164,10 +164,10 @@ def _check_nothing_left(world: World) -> None:
     if len(leaders) != 1:
         checker.violated("leaders", f"{len(leaders)} limiters lead")
     for node in leaders:
-        statistics = node.hub.core.statistics(node.hub.clock.now())
+        statistics = node.runner.core.statistics(node.runner.clock.now())
         if statistics.held or statistics.queued:
             checker.violated("leak", f"{statistics.held} tokens are held and {statistics.queued} requests wait")
-        for session in node.hub.core.sessions(1000):
+        for session in node.runner.core.sessions(1000):
             if session.kind is SessionKind.UNARY:
                 checker.violated("leak", f"a session of unary calls is left: {session.session_id}")
     for node in _of(world, ClientNode):

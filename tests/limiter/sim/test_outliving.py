@@ -151,7 +151,7 @@ def test_executor_that_ended_in_order_is_not_waited_for() -> None:
         await stage.world.leave("executor0")
         await _takeover(stage.world)
         leader = await _leader(stage.world, 1.0)
-        core = leader.hub.core if leader.hub is not None else None
+        core = leader.runner.core if leader.runner is not None else None
         assert core is not None
         await _until(lambda: not core.recovering, _CONFIG.timing().holder_return)  # which clients have in any case
 

@@ -61,13 +61,13 @@ class SimConnection:
         self._end.abort()
 
 
-async def serve_session(end: End, hub: CoreRunner, *, forged: bool = False) -> None:
+async def serve_session(end: End, runner: CoreRunner, *, forged: bool = False) -> None:
     """The limiter's end of a session. Frames that it does not accept are errors here unless they are `forged`:
     production code has made them."""
-    if hub.closed:
+    if runner.closed:
         end.abort()
         return
-    peer = PeerStream(hub)
+    peer = PeerStream(runner)
     reader = asyncio.create_task(_read(end, peer))
     try:
         while (frame := await peer.next_frame()) is not None:

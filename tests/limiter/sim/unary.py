@@ -25,7 +25,7 @@ class Answer:
     refused: str = ""
 
 
-async def serve_any(end: End, hub: CoreRunner) -> None:
+async def serve_any(end: End, runner: CoreRunner) -> None:
     """Serves a session or one unary call, whichever comes first."""
     try:
         async with asyncio.timeout(_FIRST_WITHIN_S):
@@ -35,10 +35,10 @@ async def serve_any(end: End, hub: CoreRunner) -> None:
         return
     if isinstance(first, pb.SessionRequest):
         end.put_back(first)
-        await serve_session(end, hub, forged=first.hello.name == FORGER)
+        await serve_session(end, runner, forged=first.hello.name == FORGER)
         return
     try:
-        await end.send(await _call(first, end, hub))
+        await end.send(await _call(first, end, runner))
         end.finish()
         end.fail()
     except Broken:
@@ -47,14 +47,14 @@ async def serve_any(end: End, hub: CoreRunner) -> None:
         end.abort()
 
 
-async def _call(call: Acquire | Cancel, end: End, hub: CoreRunner) -> Answer:
+async def _call(call: Acquire | Cancel, end: End, runner: CoreRunner) -> Answer:
     """Ends like a gRPC handler: cancelled when its caller goes away. Broken then."""
-    if hub.closed:
+    if runner.closed:
         return Answer(refused="the limiter is shutting down")
     if isinstance(call, Cancel):
-        answered = [effect for effect in hub.apply(call) if isinstance(effect, Released)]
+        answered = [effect for effect in runner.apply(call) if isinstance(effect, Released)]
         return Answer(refused="" if answered else "the limiter does not lead")
-    acquiring, gone = asyncio.create_task(hub.unary.acquire(call)), asyncio.create_task(end.receive())
+    acquiring, gone = asyncio.create_task(runner.unary.acquire(call)), asyncio.create_task(end.receive())
     try:
         await asyncio.wait([acquiring, gone], return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done():

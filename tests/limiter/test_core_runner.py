@@ -1,4 +1,4 @@
-"""The hub between streams and core: hellos that are not answered yet, and what others meet meanwhile."""
+"""The runner between streams and core: hellos that are not answered yet, and what others meet meanwhile."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Stream:
 async def test_late_hello_does_not_push_aside_a_newer_one_that_waits_for_the_roster() -> None:
     clock = MonotonicClock()
     core = LimiterCore(1, [BucketLimits("code")], now=clock.now(), keeps_roster=True)
-    hub = CoreRunner(core, clock)
+    runner = CoreRunner(core, clock)
     newer, late, newest = Stream(), Stream(), Stream()
-    hub.open(Hello("x", SessionKind.EXECUTOR, connection=2), newer)
-    hub.open(Hello("x", SessionKind.EXECUTOR, connection=1), late)
+    runner.open(Hello("x", SessionKind.EXECUTOR, connection=2), newer)
+    runner.open(Hello("x", SessionKind.EXECUTOR, connection=1), late)
     assert (newer.closed, bool(late.closed)) == ("", True)
-    hub.detach("x", late)
-    hub.open(Hello("x", SessionKind.EXECUTOR, connection=3), newest)
+    runner.detach("x", late)
+    runner.open(Hello("x", SessionKind.EXECUTOR, connection=3), newest)
     assert newer.closed
-    hub.apply(RosterKept(1))
+    runner.apply(RosterKept(1))
     assert [type(effect) for effect in newest.told] == [Welcomed]
-    hub.close()
+    runner.close()
 
 
 def hello_frame(number: int) -> pb.SessionRequest:
@@ -63,13 +63,13 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
     frames = [hello_frame(number) for number in range(_EXECUTORS)]
     members = [Member(frame.hello.session_id, "") for frame in frames]
     limits = [BucketLimits("code", _EXECUTORS * _PROGRAMS)]
-    hub = CoreRunner(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
-    peers = [PeerStream(hub) for _ in members]
+    runner = CoreRunner(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
+    peers = [PeerStream(runner) for _ in members]
     opening = [asyncio.create_task(peer.open(frame)) for frame, peer in zip(frames, peers, strict=True)]
     await asyncio.sleep(0)
     first = [await peer.next_frame() for peer in peers]
     assert [frame.heartbeat_ack for frame in first if frame is not None] == [1] * _EXECUTORS
-    assert hub.core.open_sessions < _EXECUTORS / 10
+    assert runner.core.open_sessions < _EXECUTORS / 10
     turns = []
     gc.disable()  # a whole collection walks through what the other tests have left
     try:
@@ -80,22 +80,22 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
     finally:
         gc.enable()
     await asyncio.gather(*opening)
-    assert hub.core.statistics(clock.now()).bound == _EXECUTORS * _PROGRAMS
+    assert runner.core.statistics(clock.now()).bound == _EXECUTORS * _PROGRAMS
     assert max(turns) < 0.01
-    hub.close()
+    runner.close()
 
 
 async def test_recovery_waits_while_hello_of_a_client_is_read_and_no_longer() -> None:
     clock = MonotonicClock()
-    hub = CoreRunner(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
+    runner = CoreRunner(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
     frame = pb.SessionRequest(hello=raw_hello("c"))
     frame.hello.queued.add(request_id="1").ticket.epoch = 1
-    recovery = hub.core._ledger.recovery
-    gone = asyncio.create_task(PeerStream(hub).open(frame))
-    stays = asyncio.create_task(PeerStream(hub).open(frame))
+    recovery = runner.core._ledger.recovery
+    gone = asyncio.create_task(PeerStream(runner).open(frame))
+    stays = asyncio.create_task(PeerStream(runner).open(frame))
     await asyncio.sleep(0)
     assert recovery.reading == 2
     gone.cancel()
     await stays
     assert (gone.cancelled(), recovery.reading) == (True, 0)
-    hub.close()
+    runner.close()
