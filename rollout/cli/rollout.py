@@ -51,7 +51,7 @@ from rollout.tools.statistics import ToolStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class RolloutBackend:
     """A loop, and what a run shows of it. With workers the figures of engines and tools stay with them."""
 
     loop: Loop
@@ -70,15 +70,15 @@ class Player:
 @contextlib.asynccontextmanager
 async def open_player(
     config: RolloutConfig, model_dir: Path, *, executor: str, limiter: str, specs: Sequence[ToolSpec] | None = None
-) -> AsyncIterator[Player]:
+) -> AsyncIterator[RolloutBackend]:
     """As `config.ray` says. The services are `host:port`; `specs` None is `tool_specs(config)`."""
     factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter, specs=specs)
     if config.ray:
-        async with _over_ray(config, model_dir, factory) as player:
-            yield player
+        async with _over_ray(config, model_dir, factory) as backend:
+            yield backend
         return
     async with factory() as loop:
-        yield Player(
+        yield RolloutBackend(
             loop=loop,
             chat=loop.chat,
             schemas=loop.tools.schemas,
@@ -93,7 +93,7 @@ async def open_player(
 @contextlib.asynccontextmanager
 async def _over_ray(
     config: RolloutConfig, model_dir: Path, factory: Callable[[], AbstractAsyncContextManager[AgentLoop]]
-) -> AsyncIterator[Player]:
+) -> AsyncIterator[RolloutBackend]:
     with ray_cluster(config.ray_address, what="--ray"):
         import ray
 
@@ -105,7 +105,7 @@ async def _over_ray(
         chat = await load_apart(partial(config.chat.load, model_dir))
         async with RayLoops(factory, config.spread, chat=chat, sampling=config.sampling.params()) as loops:
             facts = await loops.facts()
-            yield Player(
+            yield RolloutBackend(
                 loop=loops,
                 chat=chat,
                 schemas=facts.schemas,
@@ -154,23 +154,23 @@ async def _run(
         async with until_set(stop):
             limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
             console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
-            player = await stack.enter_async_context(
+            backend = await stack.enter_async_context(
                 open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
             )
             if isinstance(environment, EnvironmentWithServices):
                 client = await stack.enter_async_context(ExecutorClient(executor))
                 environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
-        check_prompts(tasks, player.chat, player.schemas, longest=longest_context(config, player.max_model_tokens))
+        check_prompts(tasks, backend.chat, backend.schemas, longest=longest_context(config, backend.max_model_tokens))
         dump = stack.enter_context(DumpWriter(out_folder(config), config.step))
-        return await _roll(config, environment, tasks, player, dump, console, stop)
+        return await _roll(config, environment, tasks, backend, dump, console, stop)
 
 
 async def _roll(
     config: RolloutConfig,
     environment: Environment,
     tasks: list[Task],
-    player: Player,
+    backend: RolloutBackend,
     dump: DumpWriter,
     console: Console,
     stop: asyncio.Event,
@@ -181,15 +181,15 @@ async def _roll(
     with RunProgress(console, planned) as progress:
 
         def sink(result: TrajectoryResult, task: Task) -> None:
-            decode = player.chat.decode_plain
-            record = record_of(result, task, step=config.step, model=player.model_name, decode=decode)
+            decode = backend.chat.decode_plain
+            record = record_of(result, task, step=config.step, model=backend.model_name, decode=decode)
             dump.write(record)
             metrics.add(result, record["metrics"])
             live.add(result)
-            progress.show(metrics, player.engine())
+            progress.show(metrics, backend.engine())
 
         runner = RolloutRunner(
-            player.loop,
+            backend.loop,
             environment.score,
             sink,
             schedule=config.schedule(),
@@ -201,30 +201,30 @@ async def _roll(
 
         def figures_now() -> Iterator[Metric]:
             yield from live.metrics()
-            yield from service_metrics(player.engine(), player.tools())
+            yield from service_metrics(backend.engine(), backend.tools())
 
         async with open_figures(config, figures_now):
             complete = await until_stopped(stop, runner.run(tasks))
-    drift = None if player.drift is None else player.drift.statistics()
-    wall_s, engine, tools = time.monotonic() - began, player.engine(), player.tools()
-    _report(FinishedRun(metrics, planned, wall_s, dump.path, engine, tools, drift, complete), player)
+    drift = None if backend.drift is None else backend.drift.statistics()
+    wall_s, engine, tools = time.monotonic() - began, backend.engine(), backend.tools()
+    _report(FinishedRun(metrics, planned, wall_s, dump.path, engine, tools, drift, complete), backend)
     if not complete:
         console.print("interrupted; what had ended is in the dump")
     return complete
 
 
-def _report(run: FinishedRun, player: Player) -> None:
+def _report(run: FinishedRun, backend: RolloutBackend) -> None:
     """Prints the table, and writes its figures into a file. Raises DumpError."""
     out = Console()
     out.print(closing_table(run))
-    if workers := player.workers():
+    if workers := backend.workers():
         out.print(f"workers: {workers}")
     out.print(f"every token, mask and logprob: {run.dump} (docs/reference/dump.md describes it)", soft_wrap=True)
     out.print(f"the figures of this table, for programs: {write_summary(run)}", soft_wrap=True)
     out.print(f"check the dump against an independent forward pass: fairbox check-dump dump={run.dump}", soft_wrap=True)
-    if player.drift is not None and player.drift.first_fault is not None:
+    if backend.drift is not None and backend.drift.first_fault is not None:
         out.print(
-            f"the chat template does not fit the tokens, first in trajectory {player.drift.first_fault}: "
+            f"the chat template does not fit the tokens, first in trajectory {backend.drift.first_fault}: "
             "`fairbox check-template` says why",
             soft_wrap=True,
         )
