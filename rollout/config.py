@@ -183,9 +183,6 @@ class RolloutConfig(TelemetrySettings):
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
     max_parallel_calls: int = setting(5, least=1, help="Tool calls of one turn that run at once.")
     infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is run again.")
-    infra_retries_total: int = setting(
-        16, least=0, help="Such repetitions over the whole run, so that an outage does not multiply work."
-    )
     tool_format: str = setting(
         "auto", help="How the model writes tool calls: auto (as its chat template does), hermes, ..., sglang:NAME."
     )

@@ -108,6 +108,11 @@ def _tools(tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
     )
     ended = CounterMetricFamily(_PREFIX + "tool_ended", "Calls of a tool that have ended.", labels=["tool", "answered"])
     sessions = GaugeMetricFamily(_PREFIX + "tool_sessions", "Live sessions of a tool.", labels=["tool"])
+    held = GaugeMetricFamily(
+        _PREFIX + "tool_waiting_to_begin",
+        "Trajectories that do not begin yet, because the service of a tool fails.",
+        labels=["tool"],
+    )
     for name, now in sorted(tools.items()):
         phases = {"worker": now.waiting_for_worker, "lease": now.waiting_for_lease, "running": now.running}
         for phase, number in phases.items():
@@ -115,7 +120,8 @@ def _tools(tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
         ended.add_metric([name, "yes"], now.finished)
         ended.add_metric([name, "no"], now.failed)
         sessions.add_metric([name], now.sessions)
-    yield from (calls, ended, sessions)
+        held.add_metric([name], now.waiting_to_begin)
+    yield from (calls, ended, sessions, held)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -28,7 +28,7 @@ from rollout.tools.statistics import ToolStatistics
 Reason = TypeVar("Reason", bound=StrEnum)
 SUMMARY = "summary.json"
 """Its name beside the dump."""
-_NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions"})
+_NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions", "waiting_to_begin"})
 """Figures of what engines and tools do now, which is nothing at the end."""
 
 

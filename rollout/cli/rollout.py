@@ -193,7 +193,7 @@ async def _roll(
             environment.score,
             sink,
             schedule=config.schedule(),
-            retries=RetryBudget(config.infra_retries, config.infra_retries_total),
+            retries=RetryBudget(config.infra_retries),
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
         )

@@ -100,8 +100,7 @@ class TrainerLoop:
             None if self._scorer is None else self._score,
             lambda result, _: results.__setitem__(result.index, result),
             schedule=Schedule(concurrency=concurrency),
-            # Played and scored again: each so often of a single one, and of many no more in all than they are.
-            retries=RetryBudget(settings.infra_retries, max(2 * settings.infra_retries, len(tasks))),
+            retries=RetryBudget(settings.infra_retries),
         )
         await runner.run(tasks)
         return [results[index] for index in range(len(tasks))]

@@ -44,11 +44,11 @@ class DropReason(StrEnum):
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Retries that failed trajectories may have: `per_trajectory`, and `total` over the run, which ends retries
-    if the service is down rather than stumbling."""
+    """Retries that failed trajectories may have: `per_trajectory`, and `total` over the run. A service that is down is
+    no reason for a total: trajectories wait for it (`rollout.tools.breaker`)."""
 
     per_trajectory: int
-    total: int
+    total: float = math.inf
 
     def take(self, attempt: int) -> bool:
         """Says whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""

@@ -150,6 +150,7 @@ class TrajectoryRun:
         if state.decision is None and state.error is not None:
             state.decision = state.machine.refused()
         if state.decision is None:
+            await self._loop.tools.ready()
             await self._loop.tools.create(self.trajectory_id, self._task.tools_kwargs)
             state.decision = state.machine.start()
 

@@ -150,7 +150,17 @@ class Tool(ABC):
         """Ends what `create` began. Idempotent."""
         return
 
+    async def ready(self) -> None:
+        """Returns when the service that the tool needs works: trajectories do not begin before. Raises InfraError if it
+        has failed for too long. A tool without a service is always ready."""
+        return
+
     @property
     def sessions(self) -> int:
         """Sessions of trajectories that are alive, for the tool's figures."""
+        return 0
+
+    @property
+    def waiting_to_begin(self) -> int:
+        """Trajectories that wait in `ready()`, for the tool's figures."""
         return 0

@@ -44,6 +44,8 @@ class ToolStatistics:
     """Mean run time of the last runs (at most 100), seconds; None before the first."""
     sessions: int = 0
     """Sessions of trajectories that are alive."""
+    waiting_to_begin: int = 0
+    """Trajectories that do not begin yet, because the tool's service fails."""
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +91,7 @@ class CallBoard:
             _CALL.reset(token)
             self._calls.discard(call)
 
-    def statistics(self, *, sessions: int = 0) -> ToolStatistics:
+    def statistics(self, *, sessions: int = 0, waiting_to_begin: int = 0) -> ToolStatistics:
         """As it is now."""
         phases = [call.phase for call in self._calls]
         return ToolStatistics(
@@ -100,4 +102,5 @@ class CallBoard:
             failed=self._failed,
             mean_run_s=sum(self._recent) / len(self._recent) if self._recent else None,
             sessions=sessions,
+            waiting_to_begin=waiting_to_begin,
         )

@@ -60,12 +60,20 @@ class Toolbox:
 
     def statistics(self) -> dict[str, ToolStatistics]:
         """Live figures of each tool's calls, by the tool's name."""
-        return {name: self._boards[name].statistics(sessions=tool.sessions) for name, tool in self._tools.items()}
+        return {
+            name: self._boards[name].statistics(sessions=tool.sessions, waiting_to_begin=tool.waiting_to_begin)
+            for name, tool in self._tools.items()
+        }
 
     async def create(self, trajectory_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Prepares every tool for a trajectory; `options` by tool name."""
         for name, tool in self._tools.items():
             await tool.create(trajectory_id, **options.get(name, {}))
+
+    async def ready(self) -> None:
+        """Returns when the services of all tools work. Raises InfraError if one has failed for too long."""
+        for tool in self._tools.values():
+            await tool.ready()
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Forks the state that every tool has of a trajectory, for each of the trajectories `branches`. All or none.

@@ -26,8 +26,8 @@ _FREE = tuple(
         *("steps", "out", "resume", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
         *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
         *("model", "up", "limiter", "executor", "ray_address", "shards", "concurrency", "infra_retries"),
-        *("infra_retries_total", "engine.max_batch", "engine.device", "engine.urls", "engine.launch"),
-        *("engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
+        *("max_masked_share", "tool.outage_timeout", "engine.max_batch", "engine.device", "engine.urls"),
+        *("engine.launch", "engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
     )
 )
 """Settings and groups that may change when a run goes on: where things are, and what does not change what is learned.
@@ -64,6 +64,13 @@ class TrainConfig(RolloutConfig):
         least=0,
         help="Steps that the weights of a group may be old when it is trained on. 0: rollouts and updates take turns; "
         "else rollouts run all the time, beside the updates.",
+    )
+    max_masked_share: float = setting(
+        0.1,
+        least=0,
+        most=1,
+        help="Share of a step's trajectories that the service may have failed; with more of them it is not trained on, "
+        "because those that are left are chosen by what they called, and all are played again.",
     )
     steps: int = setting(100, least=1, help="Training steps, those before a resume included.")
     prompts_per_step: int = setting(8, least=1, help="Problems of a step.")

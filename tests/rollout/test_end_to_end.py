@@ -16,7 +16,7 @@ import pytest
 from rollout.dump import read_dump
 from rollout.dump_check import check_dump
 from rollout.envs.gsm8k_prompts import EXAMPLES
-from rollout.stack import LocalStack
+from rollout.stack import LocalStack, StackPorts
 
 ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
@@ -83,7 +83,7 @@ async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
 async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
     async with LocalStack() as stack:
         services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
-        few = ("n=4", "samples_per_prompt=2", "concurrency=4", "infra_retries_total=2")
+        few = ("n=4", "samples_per_prompt=2", "concurrency=4", "tool.outage_timeout=2")
         process = await started(tmp_path, *services, *few)
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
         _, errors = await asyncio.wait_for(process.communicate(), 300)
@@ -98,6 +98,23 @@ async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp
         assert record["error"]
         assert record["error"] not in str(record["messages"])
     assert all(record["score"] is not None for record in records if not record["masked"])
+
+
+async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: Path, model_dir: Path) -> None:
+    """Trajectories that it failed are played again behind the outage, so nothing is chosen by who calls tools."""
+    ports = StackPorts.free()
+    async with LocalStack(ports) as stack:
+        services = (f"executor={ports.executor}", f"limiter={ports.limiter}")
+        process = await started(tmp_path, *services, "n=4", "samples_per_prompt=2", "concurrency=4")
+        os.kill(stack.pid("executor_service"), signal.SIGKILL)
+        await asyncio.sleep(3)
+        assert not (tmp_path / "summary.json").exists()
+    async with LocalStack(ports):
+        _, errors = await asyncio.wait_for(process.communicate(), 300)
+    assert process.returncode == 0, errors.decode()
+    records = list(read_dump(tmp_path / "1.jsonl"))
+    assert [record["masked"] for record in records] == [False] * 8
+    assert max(record["attempts"] for record in records) == 2
 
 
 async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:

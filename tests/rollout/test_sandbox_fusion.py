@@ -211,16 +211,18 @@ TASK = Task("u", ({"role": "user", "content": "What is 6 times 7?"},), "42", "se
 TURNS = (f"First.\n{tool_call('code_interpreter', code='print(6 * 7)')}", "#### 42")
 
 
-async def played(service: Sandbox, tokenizer: HubTokenizer, chat: ChatTemplate, count: int) -> list[TrajectoryResult]:
+async def played(
+    service: Sandbox, tokenizer: HubTokenizer, chat: ChatTemplate, count: int, **settings: Any
+) -> list[TrajectoryResult]:
     """Results of so many trajectories of one scripted call."""
-    async with adaptive_limiter(2) as limiter, interpreter_at(service.url, limiter) as tool:
+    async with adaptive_limiter(2) as limiter, interpreter_at(service.url, limiter, **settings) as tool:
         engine = ScriptedEngine(tokenizer, TURNS, vocab_size=49152)
         loop = AgentLoop(engine, chat, Toolbox([tool]), Limits(), SamplingParams())
         done = await roll_out(
             loop,
             lambda task, result: gsm8k_reward(result.final_text, task.ground_truth),
             [TASK],
-            retries=RetryBudget(1, 1),
+            retries=RetryBudget(1),
             concurrency=count,
             samples_per_prompt=count,
         )
@@ -239,14 +241,24 @@ async def test_trajectories_are_scored_by_what_the_service_answers(tokenizer: Hu
 
 async def test_trajectories_that_the_service_fails_are_masked(tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
     busy = answers(503, {"detail": "the service's own words"})
-    async with sandbox(*[busy] * 6) as service:
-        results = await played(service, tokenizer, chat, 2)
-    assert len(service.asked) == 6, "two calls each, and those of the one retry"
+    async with sandbox(*[busy] * 1000) as service:
+        results = await played(service, tokenizer, chat, 2, outage_timeout=1.0)
+    assert [asked["code"] for asked in service.asked].count("print(6 * 7)") == 4, "two calls each, before the outage"
     for result in results:
         assert (result.masked, result.cause, result.stop_reason) == (True, Cause.INFRA, StopReason.INFRA)
         assert result.reward is None
         assert "the service's own words" in str(result.error)
         assert "the service's own words" not in str(result.messages)
+
+
+async def test_trajectories_that_the_service_failed_are_played_again_behind_the_outage(
+    tokenizer: HubTokenizer, chat: ChatTemplate
+) -> None:
+    async with sandbox(*[answers(503, {"detail": "busy"})] * 7) as service:
+        results = await played(service, tokenizer, chat, 2)
+    assert [(result.masked, result.attempts) for result in results] == [(False, 2)] * 2
+    codes = [asked["code"] for asked in service.asked]
+    assert codes[4:8] == ["pass"] * 4, "nothing but probes until one was answered"
 
 
 async def test_a_run_needs_no_executor(tmp_path: Path, model_dir: Path) -> None:

@@ -15,6 +15,7 @@ from fairbox.clock import Clock, MonotonicClock
 from limiter import LimiterClient
 from rollout.cleanup import to_its_end
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
+from rollout.tools.breaker import ServiceGate
 from rollout.tools.code.client import BadProgram, CodeClient, ToolServices
 from rollout.tools.code.program_text import describe
 from rollout.tools.code.runner import CodeRunner, Runner
@@ -54,6 +55,7 @@ class ExecutorTool(Tool):
         self._targets = (executor, limiter)
         self._stack = contextlib.AsyncExitStack()
         self._opened: Runner | None = None
+        self._gate = ServiceGate(self._clock, patience_s=config.outage_timeout)
 
     @classmethod
     def from_config(cls, config: ExecutorToolConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
@@ -93,9 +95,19 @@ class ExecutorTool(Tool):
         """Sessions of trajectories that are alive."""
         return 0 if self._opened is None else self._opened.sessions
 
+    @property
+    def waiting_to_begin(self) -> int:
+        """Trajectories that wait until the service answers."""
+        return self._gate.waiting
+
     async def create(self, trajectory_id: str, **options: Any) -> None:
         """Prepares the workspace where the task names one (`workspace=...`); other options are not looked at."""
-        await self._runner().create(trajectory_id, options)
+        with self._gate.noted(answers=False):
+            await self._runner().create(trajectory_id, options)
+
+    async def ready(self) -> None:
+        """Returns when the service answers: at once, unless its last call failed. Raises InfraError."""
+        await self._gate.passed(self._runner().probe)
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Forks the trajectory's session; programs have nothing to fork. Raises BranchRefused and InfraError."""
@@ -112,7 +124,8 @@ class ExecutorTool(Tool):
         config = self._settings
         timeout = min(config.default_timeout, time_limit_s or config.default_timeout)
         try:
-            found = await self._runner().run(trajectory_id, code, timeout)
+            with self._gate.noted():
+                found = await self._runner().run(trajectory_id, code, timeout)
         except BadProgram as error:
             return ToolResponse(f"Error: {error}.", ToolOutcome.BAD_ARGUMENTS)
         shown = describe(found.result, max_chars=config.max_output_chars, show_exit_code=show_exit_code)

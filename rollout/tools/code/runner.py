@@ -24,6 +24,8 @@ _SOURCES = ("local_path", "remote_url", "bundle")
 _FIELDS = (*_SOURCES, "commit", "mount_path")
 _IDLE_TTL_S = 3600.0
 """A workspace is kept so long after its last use: a turn of the engine may take minutes."""
+PROBE_S = 10.0
+"""Wall time of a program that does nothing: a service that needs longer is not of use yet."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,10 @@ class Runner(Protocol):
 
     async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
         """Runs a program or a cell for at most `timeout` seconds. Raises BadProgram and InfraError."""
+        ...
+
+    async def probe(self) -> None:
+        """Runs a program that does nothing. Raises InfraError if the service does not run it."""
         ...
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
@@ -95,6 +101,14 @@ class CodeRunner:
         # A second attempt is safe: a program reaches nothing outside its own sandbox, and nobody has seen a result of
         # the first one.
         return await self.client.attempts(lambda unbound: self._program(trajectory_id, code, timeout, unbound))
+
+    async def probe(self) -> None:
+        """Runs a program that does nothing, under a lease as any other. Raises InfraError."""
+        try:
+            async with self.client.slot() as slot:
+                await self.client.execute("pass", slot, PROBE_S, language="python", limits=Limits(wall_time_s=PROBE_S))
+        except FairboxError as error:
+            raise error if isinstance(error, InfraError) else InfraError(str(error)) from error
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """The branches have the same workspace. Raises BranchRefused and InfraError."""

@@ -29,6 +29,7 @@ from fairbox.telemetry.tracing import carried
 from limiter import LeaseRefused, LimiterClient, LimiterError, ReleaseOutcome, UnknownBucket
 from rollout.tools.base import InfraError
 from rollout.tools.code.client import BUCKET, BadProgram, CodeOutcome, RetryableError, Slot, SlotPool
+from rollout.tools.code.runner import PROBE_S
 from rollout.tools.code.sandbox_fusion_wire import (
     MOST_CODE,
     MOST_DETAIL,
@@ -197,6 +198,10 @@ class SandboxFusionRunner:
         # A second attempt is safe: a program reaches nothing outside its own sandbox, and nobody has seen a result of
         # the first one. Should that one still run, it counts beside this one.
         return await self.client.attempts(lambda _: self._program(code, timeout))
+
+    async def probe(self) -> None:
+        """Runs a program that does nothing, under a lease as any other. Raises InfraError."""
+        await self._program("pass", PROBE_S)
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Does nothing: programs have no state to fork."""

@@ -30,6 +30,12 @@ class ExecutorToolConfig:
     queue_timeout: float = setting(
         120.0, above=0, most=LONGEST_S, help="Longest wait for a worker, then for a lease, seconds."
     )
+    outage_timeout: float = setting(
+        1800.0,
+        above=0,
+        most=LONGEST_S,
+        help="Seconds for which new trajectories wait for a service that fails; after that they are masked.",
+    )
     max_output_chars: int = setting(
         1000, least=LEAST_CHARS, help="Characters of a program's output that the model sees."
     )

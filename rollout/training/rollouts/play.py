@@ -106,7 +106,7 @@ def make_runner(
 ) -> RolloutRunner:
     """Plays the group or evaluation `number`, whose trajectories have indices from `first`, and calls `ended` for each
     that was played, kept or not, when it has ended."""
-    retries = retries or RetryBudget(config.infra_retries, config.infra_retries_total)
+    retries = retries or RetryBudget(config.infra_retries)
     return RolloutRunner(
         _RunLoop(loop, first, retries, ended),
         environment.score,

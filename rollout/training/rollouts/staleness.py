@@ -83,7 +83,7 @@ class GroupLedger:
         self.submitted = self._trained
         self._plays_lost: Counter[int] = Counter()
         self.lost = 0
-        """Groups that the service failed since the run was started or resumed, those included that were begun again."""
+        """Groups that the service failed since the run was started or resumed, and groups of refused steps."""
         self.lost_in_a_row = 0
         """Groups that the service failed, since one was scored."""
 
@@ -141,6 +141,14 @@ class GroupLedger:
         for number in self._taken:
             del self._waiting[number]
         return tuple(TakenGroup(number, self._step - began) for number, began in chosen)
+
+    def refuse(self) -> None:
+        """Begins all groups of this step again: the service failed too many trajectories of them."""
+        assert self._taken, "nothing was taken"
+        for number in self._taken:
+            insort(self._again, number)
+        self.lost += len(self._taken)
+        self._taken = ()
 
     def trained(self) -> None:
         """Records that the step was trained on what it took, and begins the next one."""

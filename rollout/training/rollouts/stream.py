@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from executor_service import Cause
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.net.serving import until_stopped
 from rollout.dump import DumpWriter
@@ -61,6 +62,20 @@ def token_lags(results: Sequence[TrajectoryResult], step: int) -> Counter[int]:
                 if segment.kind is SegmentKind.SAMPLED and segment.weight_version is not None:
                     lags[step - 1 - steps_of(segment.weight_version)] += len(segment.ids)
     return lags
+
+
+def masked_shares(results: Sequence[TrajectoryResult]) -> dict[str, float]:
+    """Share of trajectories that the service failed: of all, of those that called a tool, and of the others. If the
+    last two differ, what is trained on is chosen by who calls tools."""
+    groups = {
+        "masked/infra": results,
+        "masked/infra_callers": [result for result in results if result.tool_calls],
+        "masked/infra_others": [result for result in results if not result.tool_calls],
+    }
+    return {
+        name: sum(result.masked and result.cause is Cause.INFRA for result in found) / max(1, len(found))
+        for name, found in groups.items()
+    }
 
 
 class StreamFigures:
@@ -101,6 +116,7 @@ class StreamFigures:
             "async/learner_waited": min(1.0, waited_s / spent),
             "async/engine_idle": max(0.0, 1 - (engine_busy_s - before.engine_busy_s) / spent),
             "time/rollouts_s": waited_s,
+            **masked_shares(results),
         }
         return found | self._lag_shares(token_lags(results, step))
 
@@ -187,13 +203,15 @@ class RolloutStream:
         self._schedule = Schedule(
             config.samples_per_prompt + config.extra_samples, config.samples_per_prompt, config.extra_samples
         )
-        self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
+        self._retries = RetryBudget(config.infra_retries)
         self._places = _Places(config.concurrency)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._results: dict[int, list[TrajectoryResult]] = {}
         """Results of groups that wait for a step."""
+        self._refused = 0
+        """Times in a row that a step was refused."""
         self._news = asyncio.Event()
         self._problem: Exception | None = None
         """Error that ends the run; `batch` raises it."""
@@ -230,7 +248,7 @@ class RolloutStream:
         while True:
             if self._problem is not None:
                 raise self._problem
-            if (taken := self._ledger.take()) is not None:
+            if (taken := self._ledger.take()) is not None and self._fit(step, taken):
                 break
             with contextlib.suppress(EngineUnavailable):  # for as long as the groups say so too
                 await self._sync.ensure(step - 1)  # a server that was started again has other weights
@@ -244,6 +262,28 @@ class RolloutStream:
         )
         return StepBatch(results, figures)
 
+    def _fit(self, step: int, taken: Sequence[TakenGroup]) -> bool:
+        """Says whether a step may be trained on these groups; if not, they are begun again. What the service failed
+        called tools, mostly, so what is left of a step would be chosen by that. Raises FairboxError if this was so too
+        often in a row."""
+        results = [result for group in taken for result in self._results[group.number]]
+        failed = [result for result in results if result.masked and result.cause is Cause.INFRA]
+        share, most = len(failed) / len(results), self._config.max_masked_share
+        if share <= most:
+            self._refused = 0
+            return True
+        self._refused += 1
+        why = next((result.error for result in failed if result.error), "no reason is known")
+        said = f"the service failed {share:.0%} of the trajectories of step {step} (max_masked_share={most:g}): {why}"
+        if self._refused == MAX_BARREN_STEPS:
+            raise FairboxError(f"{said}; this was the case {self._refused} times in a row")
+        _LOG.warning("%s; all of them are played again", said)
+        for group in taken:
+            del self._results[group.number]
+        self._ledger.refuse()
+        self._fill()
+        return False
+
     async def trained(self, step: int) -> None:
         """Records that the step was trained on its batch. If rollouts run ahead, the weights go to the engine first, so
         that a group which is begun for the next step has none that are older than it says."""
@@ -252,7 +292,6 @@ class RolloutStream:
                 await self._sync.ensure(step)
         finally:
             self._ledger.trained()  # that, at least, was done
-        self._retries.total = self._config.infra_retries_total
         if self._ahead:
             self._fill()
 

@@ -96,7 +96,7 @@ async def test_a_group_that_takes_too_long_is_trained_on_late(tiny_dir: Path, tm
 
 async def test_a_run_outlives_services_that_are_started_again(tiny_dir: Path, tmp_path: Path) -> None:
     ports = StackPorts.free()
-    run = run_of(tiny_dir, tmp_path, infra_retries=6, infra_retries_total=10_000)
+    run = run_of(tiny_dir, tmp_path, infra_retries=6)
     run = replace(run, environment=Sandboxed(), held_out=None)
     async with LocalStack(ports) as stack:
         work = asyncio.ensure_future(finished(run, executor=ports.executor, limiter=ports.limiter))
@@ -109,6 +109,54 @@ async def test_a_run_outlives_services_that_are_started_again(tiny_dir: Path, tm
     each_problem_once_a_pass(tmp_path, 6)
     assert [line["step"] for line in lines(tmp_path)] == [*range(1, 7)]
     assert all(line["trained_rows"] > 0 for line in lines(tmp_path))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool], played: list[int]) -> None:
+    """Has the service fail those trajectories, by index; notes what was played."""
+    play = AgentLoop.run
+
+    async def run(self: AgentLoop, task: Task, *, index: int, **options: Any) -> TrajectoryResult:
+        played.append(index)
+        result = await play(self, task, index=index, **options)
+        return replace(result, cause=Cause.INFRA, error="the executor is away") if fails(index) else result
+
+    monkeypatch.setattr(AgentLoop, "run", run)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_a_step_of_which_the_service_failed_much_is_played_again_and_not_trained_on(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_staleness: int
+) -> None:
+    found: list[int] = []
+    failing(monkeypatch, lambda index: index % 3 == 0 and found.count(index) == 1 and index < 6, found)
+    run = run_of(tiny_dir, tmp_path, steps=2, infra_retries=0, max_staleness=max_staleness)
+    assert await finished(replace(run, held_out=None))
+    assert all(line["masked"] == line["masked/infra"] == 0 for line in lines(tmp_path))
+    assert sorted(index for index in found if index < 6) == sorted([*range(6)] * 2)
+    assert sum(line["async/lost"] for line in lines(tmp_path)) == 2
+
+
+async def test_a_service_that_goes_on_failing_a_part_ends_the_run(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, lambda index: index % 3 == 0, [])
+    said = (
+        r"failed 33% of the trajectories of step 1 \(max_masked_share=0.1\): the executor is away; this was the case 3"
+    )
+    with pytest.raises(FairboxError, match=said):
+        await finished(replace(run_of(tiny_dir, tmp_path, infra_retries=0), held_out=None))
+
+
+async def test_a_share_that_is_allowed_is_masked(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, lambda index: index % 3 == 0, [])
+    run = run_of(tiny_dir, tmp_path, steps=2, infra_retries=0, max_masked_share=0.5)
+    assert await finished(replace(run, held_out=None))
+    found = lines(tmp_path)
+    assert [(line["masked"], line["trained_rows"]) for line in found] == [(2, 4)] * 2
+    assert [line["masked/infra_others"] for line in found] == [1 / 3] * 2
+    assert [line["masked/infra_callers"] for line in found] == [0.0] * 2
 
 
 async def test_services_that_stay_away_end_the_run_with_what_was_learned(tiny_dir: Path, tmp_path: Path) -> None:
@@ -161,7 +209,7 @@ async def test_what_is_played_again_keeps_others_from_being_begun(
         return replace(result, cause=Cause.INFRA, error="lost") if attempt == 1 else result
 
     monkeypatch.setattr(AgentLoop, "run", failed_once)
-    run = run_of(tiny_dir, tmp_path, steps=2, infra_retries=1, infra_retries_total=1000)
+    run = run_of(tiny_dir, tmp_path, steps=2, infra_retries=1)
     assert await finished(replace(run, held_out=None))
     first = tries.index((2, 1))
     assert [attempt for group, attempt in tries[:first] if group < 2].count(2) >= 1

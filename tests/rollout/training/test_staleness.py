@@ -54,6 +54,17 @@ def test_what_the_service_failed_is_begun_again_and_given_up_in_the_end() -> Non
     assert found.state() == {"next": 2, "again": [1]}
 
 
+def test_groups_of_a_refused_step_are_begun_again() -> None:
+    found = ledger(per_step=2, workers=4)
+    for number in submitted(found):
+        found.ended(number, scored=1)
+    assert [group.number for group in found.take() or ()] == [0, 1]
+    found.refuse()
+    assert (found.lost, found.waiting, found.state()["again"]) == (2, 2, [0, 1, 2, 3])
+    assert submitted(found) == [0, 1]
+    assert [group.number for group in found.take() or ()] == [2, 3]
+
+
 def test_a_state_that_is_none_is_an_error() -> None:
     with pytest.raises(FairboxError, match="does not say which problems"):
         ledger(state={"next": 3})
@@ -125,6 +136,12 @@ class Ledgers(RuleBasedStateMachine):
         self.taken, self.step = (), self.step + 1
         if save:
             self.saved = (self.step, self.ledger.state(), list(self.trained), set(self.given_up))
+
+    @precondition(lambda self: self.taken)
+    @rule()
+    def refuse(self) -> None:
+        self.ledger.refuse()
+        self.taken = ()
 
     @rule()
     def killed(self) -> None:
