@@ -62,7 +62,7 @@ async def rows() -> list[Row]:
             ReplicatedEngine(replicas) as engine,
             CodeInterpreter(config, executor=stack.ports.executor, limiter=stack.ports.limiter) as tool,
         ):
-            loop = AgentLoop(engine, chat, Toolbox([tool]), Limits(max_wall_time_s=None), SamplingParams())
+            loop = AgentLoop(engine, chat, Toolbox([tool]), Limits(max_tool_time_s=None), SamplingParams())
             runner = RolloutRunner(
                 loop,
                 lambda task, result: Reward(float(result.tool_calls[0].text == "4950")),

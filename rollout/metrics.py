@@ -216,7 +216,7 @@ class RolloutMetrics:
         self._sum_up(result)
         if result.masked:
             return
-        self._timeouts += result.stop_reason is StopReason.WALL_TIME
+        self._timeouts += result.stop_reason is StopReason.TOOL_TIME
         self._scored_stops[result.stop_reason] += 1
         self._tokens.append(sum(len(part.response_ids) for part in result.parts))
         self._turn_tokens += (len(turn) for part in result.parts for turn in _turns(part))

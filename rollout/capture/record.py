@@ -52,7 +52,7 @@ class CapturedBranch:
         if last.finish is FinishReason.LENGTH:
             return StopReason.TURN_LENGTH
         if last.finish is FinishReason.ABORT:
-            return StopReason.WALL_TIME
+            return StopReason.INFRA
         return STOPPED_BY_AGENT if last.message.calls else StopReason.ANSWERED
 
 

@@ -34,6 +34,8 @@ class AgentLoop:
     sampling: SamplingParams
     queue_timeout_s: float = 600.0
     """Longest wait in the engine's queue, per turn."""
+    turn_timeout_s: float = 3600.0
+    """Longest time of a turn behind the queue. Its tokens are bounded, so an engine that takes longer hangs: INFRA."""
     tool_format: ToolCallFormat = HERMES
     """Format of the model's tool calls; see `rollout.tools.find_format`."""
     drift: DriftCounter | None = None

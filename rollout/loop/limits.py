@@ -6,19 +6,20 @@ Limits are checked in this order, and the first one reached names the stop reaso
 2. `max_model_tokens`: prompt and response together, also bounded by the engine's own maximum;
 3. `max_turns`: turns of the assistant;
 4. `max_tool_calls`: calls that were run or answered as malformed, calls of finish tools among them;
-5. `max_wall_time_s`: time of generation and of tools. Waits in the queues of engine, limiter and executor are not
-   charged, because the model does not cause them; they have deadlines of their own, and missing one is INFRA.
+5. `max_tool_time_s`: time of the calls' own programs. Neither the engine's time nor waits in the queues of engine,
+   limiter and executor are charged, because the model does not cause how long a token takes; they have deadlines of
+   their own, and missing one is INFRA.
 
 They are checked before each turn, whose budget is clamped to what is left, and after it, before its tool calls are run:
 a call whose answer could not be used is not run. A call of a finish tool asks for no answer, so it is run all the same,
-before the limits are looked at: where it ends the trajectory, the reason is `answered`, and where it does not, because
-its arguments are wrong, the limit's. Only `max_wall_time_s`, when it cuts the turn off, is before it.
+before the limits are looked at: if it ends the trajectory, the reason is `answered`, and if it does not, because its
+arguments are wrong, the limit's.
 
 `max_turn_tokens` bounds one turn and is no reason to stop by itself: a trajectory whose turn it cuts off goes on if
 that turn holds a tool call.
 
-Deadlines form layers: a tool call has its tool's (`default_timeout`), a trajectory `max_wall_time_s`, and the run
-`time_limit_s` (see `Schedule`), which drops what has not ended.
+Deadlines form layers: a tool call has its tool's (`default_timeout`), a turn `AgentLoop.turn_timeout_s`, a trajectory
+`max_tool_time_s`, and the run `time_limit_s` (see `Schedule`), which drops what has not ended.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class StopReason(StrEnum):
     """The last of `max_turns` turns asked for a tool."""
     TOOL_CALLS = "tool_calls"
     """A turn asked for a tool after the last of `max_tool_calls`."""
-    WALL_TIME = "wall_time"
-    """`max_wall_time_s` is reached."""
+    TOOL_TIME = "tool_time"
+    """`max_tool_time_s` is reached."""
     BAD_PROMPT = "bad_prompt"
     """The chat template does not take the task's messages: a fault of the data, whose cause is TASK."""
     INFRA = "infra"
@@ -64,8 +65,8 @@ class Limits:
     )
     max_turns: int | None = setting(4, above=0, help="Turns of the assistant.")
     max_tool_calls: int | None = setting(8, above=0, help="Tool calls, malformed ones included.")
-    max_wall_time_s: float | None = setting(
-        300.0, above=0, help="Seconds of generation and tools, without waits in queues."
+    max_tool_time_s: float | None = setting(
+        300.0, above=0, help="Seconds of the programs of tool calls, without waits in queues."
     )
     max_turn_tokens: int | None = setting(256, above=0, help="Tokens of one turn.")
 
@@ -79,7 +80,7 @@ class Limits:
             (StopReason.MODEL_LENGTH, usage.context_tokens, self.max_model_tokens),
             (StopReason.TURNS, usage.turns, self.max_turns),
             (StopReason.TOOL_CALLS, usage.tool_calls, self.max_tool_calls),
-            (StopReason.WALL_TIME, usage.charged_s, self.max_wall_time_s),
+            (StopReason.TOOL_TIME, usage.charged_s, self.max_tool_time_s),
         )
         return next((reason for reason, used, limit in order if limit is not None and used >= limit), None)
 
@@ -93,8 +94,8 @@ class Limits:
         return min((left for left in lefts if left is not None), default=None)
 
     def time_left_s(self, usage: Usage) -> float | None:
-        """Time that may still be charged; None when nothing bounds it."""
-        return None if self.max_wall_time_s is None else max(0.001, self.max_wall_time_s - usage.charged_s)
+        """Time that tools may still take; None when nothing bounds it."""
+        return None if self.max_tool_time_s is None else max(0.001, self.max_tool_time_s - usage.charged_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Usage:
     turns: int = 0
     tool_calls: int = 0
     charged_s: float = 0.0
+    """Time of tool calls, without waits."""
 
     @property
     def context_tokens(self) -> int:

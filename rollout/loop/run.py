@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry import tracing
 from rollout.cleanup import cancelled_here, to_its_end
-from rollout.engines.base import EngineUnavailable, GenerationRequest, derived_seed
+from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, derived_seed
 from rollout.loop.condense import condensed
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, TrajectoryMachine
@@ -205,7 +205,7 @@ class TrajectoryRun:
             input_ids=state.builder.ids,
             params=params,
             queue_timeout_s=loop.queue_timeout_s,
-            time_limit_s=decision.time_limit_s,
+            time_limit_s=loop.turn_timeout_s,
         )
         began_s = self._elapsed()
         with tracing.span(
@@ -214,6 +214,8 @@ class TrajectoryRun:
             result = await loop.engine.generate(request)
             facts = {"tokens": len(result.ids), "finish": result.finish.value}
             span.set_attributes(tracing.named({**facts, "queue_s": result.queue_s, "run_s": result.run_s}))
+        if result.finish is FinishReason.ABORT:
+            raise EngineUnavailable(f"a turn was not done within {loop.turn_timeout_s:g} s")
         text = loop.chat.turn_text(result.ids)
         self._ended = loop.chat.has_ended(result.ids)
         self._calls = loop.tool_format.parse(loop.chat.in_thought(text, state.opening), loop.tools.schemas)
@@ -222,7 +224,6 @@ class TrajectoryRun:
             tokens=len(result.ids),
             finish=result.finish,
             calls=len(self._calls),
-            charged_s=result.run_s,
             finals=loop.tools.finishing(self._calls),
         )
 

@@ -35,7 +35,6 @@ class Generate:
     """Sample the next turn."""
 
     max_new_tokens: int
-    time_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +76,12 @@ class TrajectoryMachine:
         assert self.state is RequestState.PENDING
         return self._next_turn()
 
-    def generated(
-        self, *, tokens: int, finish: FinishReason, calls: int, charged_s: float, finals: int = 0
-    ) -> CallTools | Finish:
+    def generated(self, *, tokens: int, finish: FinishReason, calls: int, finals: int = 0) -> CallTools | Finish:
         """A turn of `tokens` ids came back, with `calls` tool calls in it, malformed ones included, of which `finals`
         are of finish tools."""
         assert self.state is RequestState.RUNNING
         used = self.usage
-        self.usage = replace(
-            used,
-            turns=used.turns + 1,
-            response_tokens=used.response_tokens + tokens,
-            charged_s=used.charged_s + charged_s,
-        )
-        if finish is FinishReason.ABORT:
-            return self._finish(StopReason.WALL_TIME)
+        self.usage = replace(used, turns=used.turns + 1, response_tokens=used.response_tokens + tokens)
         if calls == 0:
             return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off())
         self._reached = self._limits.reached(self.usage)
@@ -150,7 +140,7 @@ class TrajectoryMachine:
         budget = self._limits.turn_budget(self.usage)
         assert budget is not None  # the model's length always bounds it
         self.state = RequestState.RUNNING
-        return Generate(budget, self._limits.time_left_s(self.usage))
+        return Generate(budget)
 
     def _cut_off(self) -> StopReason:
         """The budget that ended a turn that was cut off: a trajectory's limit, or else the turn's own."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import collections
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from executor_service import Cause
-from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
+from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, GenerationResult, SamplingParams
 from rollout.loop import (
     AgentLoop,
     Limits,
@@ -128,6 +129,33 @@ async def test_engine_failure_is_the_services(make_loop: MakeLoop) -> None:
     loop, _, _ = make_loop([EngineUnavailable("broken")])
     result = await loop.run(TASK, index=0, seed=1)
     assert (result.cause, result.error, result.turns) == (Cause.INFRA, "broken", 0)
+
+
+async def test_a_turn_that_takes_too_long_is_the_services_failure(make_loop: MakeLoop) -> None:
+    loop, engine, _ = make_loop(["#### 6"])
+    sampled = engine.generate
+
+    async def slow(request: GenerationRequest) -> GenerationResult:
+        assert request.time_limit_s == 60.0
+        return replace(await sampled(request), finish=FinishReason.ABORT)
+
+    engine.generate = slow  # type: ignore[method-assign]
+    result = await replace(loop, turn_timeout_s=60.0).run(TASK, index=0, seed=1)
+    assert (result.cause, result.stop_reason, result.masked) == (Cause.INFRA, StopReason.INFRA, True)
+    assert result.error == "a turn was not done within 60 s"
+
+
+async def test_the_engines_time_is_not_charged(make_loop: MakeLoop) -> None:
+    """A busy machine changes no score."""
+    loop, engine, _ = make_loop([CALL, "#### 6"], limits=Limits(max_tool_time_s=1.0))
+    sampled = engine.generate
+
+    async def slow(request: GenerationRequest) -> GenerationResult:
+        return replace(await sampled(request), run_s=1000.0)
+
+    engine.generate = slow  # type: ignore[method-assign]
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.stop_reason, result.times.engine_s) == (StopReason.ANSWERED, 2000.0)
 
 
 async def test_a_call_that_ends_cancelled_is_the_services_failure(make_loop: MakeLoop) -> None:

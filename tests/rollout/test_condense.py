@@ -150,10 +150,10 @@ def machine(**limits: Any) -> TrajectoryMachine:
 def test_budget_of_a_new_part_counts_its_own_prompt_and_the_response_of_all() -> None:
     life = machine(max_response_tokens=500)
     life.start()
-    life.generated(tokens=300, finish=FinishReason.STOP, calls=1, charged_s=0)
-    assert life.answered(tokens=400, charged_s=0, new_prompt_tokens=250) == Generate(200, None)
+    life.generated(tokens=300, finish=FinishReason.STOP, calls=1)
+    assert life.answered(tokens=400, charged_s=0, new_prompt_tokens=250) == Generate(200)
     assert life.usage.context_tokens == 250
-    life.generated(tokens=100, finish=FinishReason.STOP, calls=1, charged_s=0)
+    life.generated(tokens=100, finish=FinishReason.STOP, calls=1)
     assert life.usage.context_tokens == 350
     assert life.answered(tokens=700, charged_s=0) == Finish(StopReason.RESPONSE_LENGTH)
 
@@ -161,7 +161,7 @@ def test_budget_of_a_new_part_counts_its_own_prompt_and_the_response_of_all() ->
 def test_part_whose_prompt_fills_the_model_is_not_begun() -> None:
     life = machine()
     life.start()
-    life.generated(tokens=300, finish=FinishReason.STOP, calls=1, charged_s=0)
+    life.generated(tokens=300, finish=FinishReason.STOP, calls=1)
     assert life.answered(tokens=900, charged_s=0, new_prompt_tokens=1000) == Finish(StopReason.MODEL_LENGTH)
     assert (life.usage.context_tokens, life.usage.response_tokens) == (400, 300)
 

@@ -117,7 +117,7 @@ def test_batch_has_means_of_what_was_scored_alone() -> None:
     times = PhaseTimes(queue_s=1, engine_s=2, tool_wait_s=0, tool_run_s=1, total_s=5, score_s=0.25)
     found = two_turns(reward=0.5, times=times, tool_calls=(bash(1, "ls"), bash(1, "x", outcome=ToolOutcome.TIME_LIMIT)))
     metrics.add(found, {"files_read": 3, "hit": 1, "first_hit_turn": 2})
-    lost = result([1], sampled([2]), reward=0.0, stop_reason=StopReason.WALL_TIME, times=PhaseTimes(total_s=1))
+    lost = result([1], sampled([2]), reward=0.0, stop_reason=StopReason.TOOL_TIME, times=PhaseTimes(total_s=1))
     metrics.add(lost, {"files_read": 1, "hit": 0})
     masked = result([1], sampled([2] * 500), infra=True, attempts=2, tool_calls=(bash(1, "ls"),))
     metrics.add(masked, {"files_read": 1000})
@@ -126,7 +126,7 @@ def test_batch_has_means_of_what_was_scored_alone() -> None:
     assert flat["generate/num_trajectories"] == 4
     assert (flat["generate/num_masked"], flat["generate/num_errors"], flat["generate/num_retried"]) == (2, 1, 1)
     assert flat["generate/num_timeouts"] == 1
-    assert (flat["stop/answered"], flat["stop/wall_time"], flat["stop/infra"]) == (0.5, 0.5, 0)
+    assert (flat["stop/answered"], flat["stop/tool_time"], flat["stop/infra"]) == (0.5, 0.5, 0)
     sizes = [flat[f"generate/{which}_num_tokens"] for which in ("min", "max", "avg", "std")]
     assert sizes == [1, 7, 4, 3]
     assert (flat["generate/avg_tokens_non_zero_rewards"], flat["generate/avg_tokens_zero_rewards"]) == (7, 1)

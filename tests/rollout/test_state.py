@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairbox.errors import ConfigError
 from rollout.engines import FinishReason
 from rollout.loop import CallTools, Finish, Generate, Limits, RequestState, StopReason, TrajectoryMachine, Usage
+from rollout.loop.state import Decision
 from tests.rollout.scripted import NO_LIMITS
 
 
@@ -25,13 +26,13 @@ def only(**limits: float) -> Limits:
 def test_a_trajectory_lives_from_pending_to_completed() -> None:
     life = machine()
     states = [life.state]
-    assert life.start() == Generate(9_900, None)
+    assert life.start() == Generate(9_900)
     states.append(life.state)
-    assert life.generated(tokens=50, finish=FinishReason.STOP, calls=2, charged_s=1) == CallTools(2, None)
+    assert life.generated(tokens=50, finish=FinishReason.STOP, calls=2) == CallTools(2, None)
     states.append(life.state)
-    assert life.answered(tokens=20, charged_s=1) == Generate(9_830, None)
+    assert life.answered(tokens=20, charged_s=1) == Generate(9_830)
     states.append(life.state)
-    assert life.generated(tokens=5, finish=FinishReason.STOP, calls=0, charged_s=1) == Finish(StopReason.ANSWERED)
+    assert life.generated(tokens=5, finish=FinishReason.STOP, calls=0) == Finish(StopReason.ANSWERED)
     states.append(life.state)
     assert states == [
         RequestState.PENDING,
@@ -40,7 +41,7 @@ def test_a_trajectory_lives_from_pending_to_completed() -> None:
         RequestState.RUNNING,
         RequestState.COMPLETED,
     ]
-    assert life.usage == Usage(prompt_tokens=100, response_tokens=75, turns=2, tool_calls=2, charged_s=3)
+    assert life.usage == Usage(prompt_tokens=100, response_tokens=75, turns=2, tool_calls=2, charged_s=1)
 
 
 @pytest.mark.parametrize(
@@ -54,24 +55,25 @@ def test_a_trajectory_lives_from_pending_to_completed() -> None:
     ],
 )
 def test_turn_budget_is_clamped_before_generating(limits: Limits, budget: int) -> None:
-    assert machine(limits).start() == Generate(budget, None)
+    assert machine(limits).start() == Generate(budget)
 
 
 def test_later_turns_get_what_is_left() -> None:
-    life = machine(only(max_response_tokens=100, max_wall_time_s=10))
-    assert life.start() == Generate(100, 10)
-    assert life.generated(tokens=60, finish=FinishReason.STOP, calls=1, charged_s=4) == CallTools(1, 6)
-    assert life.answered(tokens=15, charged_s=1) == Generate(25, 5)
+    life = machine(only(max_response_tokens=100, max_tool_time_s=10))
+    assert life.start() == Generate(100)
+    assert life.generated(tokens=60, finish=FinishReason.STOP, calls=1) == CallTools(1, 10)
+    assert life.answered(tokens=15, charged_s=4) == Generate(25)
+    assert life.generated(tokens=5, finish=FinishReason.STOP, calls=1) == CallTools(1, 6)
 
 
 ALL = Limits(10, 110, 1, 1, 1.0, None)
-ORDER = ["max_response_tokens", "max_model_tokens", "max_turns", "max_tool_calls", "max_wall_time_s"]
+ORDER = ["max_response_tokens", "max_model_tokens", "max_turns", "max_tool_calls", "max_tool_time_s"]
 REASONS = [
     StopReason.RESPONSE_LENGTH,
     StopReason.MODEL_LENGTH,
     StopReason.TURNS,
     StopReason.TOOL_CALLS,
-    StopReason.WALL_TIME,
+    StopReason.TOOL_TIME,
 ]
 
 
@@ -92,11 +94,14 @@ def test_limits_are_checked_in_the_documented_order() -> None:
 def test_each_limit_stops_a_turn_with_calls_before_they_are_run(name: str, reason: StopReason) -> None:
     life = machine(dataclasses.replace(NO_LIMITS, **{name: getattr(ALL, name)}))
     life.start()
-    used = life.generated(tokens=10, finish=FinishReason.STOP, calls=1, charged_s=1.0)
+    used: Decision = life.generated(tokens=10, finish=FinishReason.STOP, calls=1)
     if name == "max_tool_calls":  # the first call is within the limit; the next turn's is not
         assert used == CallTools(1, None)
         assert isinstance(life.answered(tokens=1, charged_s=0), Generate)
-        used = life.generated(tokens=10, finish=FinishReason.STOP, calls=1, charged_s=0)
+        used = life.generated(tokens=10, finish=FinishReason.STOP, calls=1)
+    if name == "max_tool_time_s":  # which only calls use up
+        assert used == CallTools(1, 1.0)
+        used = life.answered(tokens=1, charged_s=1.0)
     assert used == Finish(reason)
     assert life.state is RequestState.COMPLETED
 
@@ -104,9 +109,9 @@ def test_each_limit_stops_a_turn_with_calls_before_they_are_run(name: str, reaso
 def test_calls_beyond_the_budget_are_refused_and_the_others_run() -> None:
     life = machine(only(max_tool_calls=3))
     life.start()
-    assert life.generated(tokens=1, finish=FinishReason.STOP, calls=2, charged_s=0) == CallTools(2, None)
+    assert life.generated(tokens=1, finish=FinishReason.STOP, calls=2) == CallTools(2, None)
     life.answered(tokens=1, charged_s=0)
-    assert life.generated(tokens=1, finish=FinishReason.STOP, calls=4, charged_s=0) == CallTools(1, None)
+    assert life.generated(tokens=1, finish=FinishReason.STOP, calls=4) == CallTools(1, None)
     assert life.usage.tool_calls == 3
 
 
@@ -122,7 +127,7 @@ def test_calls_beyond_the_budget_are_refused_and_the_others_run() -> None:
 def test_turn_that_was_cut_off_names_the_budget_that_cut_it(limits: Limits, tokens: int, reason: StopReason) -> None:
     life = machine(limits)
     life.start()
-    assert life.generated(tokens=tokens, finish=FinishReason.LENGTH, calls=0, charged_s=0) == Finish(reason)
+    assert life.generated(tokens=tokens, finish=FinishReason.LENGTH, calls=0) == Finish(reason)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_turn_that_was_cut_off_names_the_budget_that_cut_it(limits: Limits, toke
 def test_answers_that_leave_no_room_for_a_turn_are_not_appended(limits: Limits, reason: StopReason) -> None:
     life = machine(limits)
     life.start()
-    life.generated(tokens=40, finish=FinishReason.STOP, calls=1, charged_s=0)
+    life.generated(tokens=40, finish=FinishReason.STOP, calls=1)
     assert life.answered(tokens=20, charged_s=0) == Finish(reason)
     assert life.usage.response_tokens == 40
 
@@ -168,7 +173,7 @@ def test_no_limit_is_ever_exceeded(limits: Limits, steps: list[tuple[float, int,
             assert decision.max_new_tokens >= 1
             tokens = max(1, int(decision.max_new_tokens * share))
             finish = FinishReason.LENGTH if tokens == decision.max_new_tokens else FinishReason.STOP
-            decision = life.generated(tokens=tokens, finish=finish, calls=calls, charged_s=0)
+            decision = life.generated(tokens=tokens, finish=finish, calls=calls)
         elif isinstance(decision, CallTools):
             assert decision.run >= 1
             decision = life.answered(tokens=answer, charged_s=0)

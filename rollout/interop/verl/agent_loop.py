@@ -87,7 +87,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             max_response_tokens=rollout.response_length,
             max_turns=rollout.multi_turn.get("max_assistant_turns", None) or None,
             max_tool_calls=self._settings.max_tool_calls,
-            max_wall_time_s=None,
+            max_tool_time_s=None,
             max_turn_tokens=self._settings.max_turn_tokens,
         )
         executor, reward = self._settings.tool.executor, self._settings.reward
