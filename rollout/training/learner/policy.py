@@ -39,6 +39,11 @@ class PolicySettings:
         choices=("float32", "bfloat16"),
         help="float32, or bfloat16: computes in it, with weights and sums in float32.",
     )
+    head_dtype: str = setting(
+        "float32",
+        choices=("float32", "bfloat16"),
+        help="With dtype=bfloat16: what logits are computed in. float32 comes nearer to the engine's logprobs.",
+    )
     device: str = setting("cpu", help="Device of torch: cpu, cuda, cuda:1.")
     lora_rank: int = setting(
         0, least=0, help="Rank of LoRA adapters, which are then all that is trained; 0: all weights are."
@@ -320,7 +325,7 @@ def _token_model(model: Any, settings: PolicySettings, *, adapters: bool, value_
     if head is not None:
         torch.nn.init.zeros_(head.weight)
         torch.nn.init.zeros_(head.bias)
-    return TokenModel(model, head)
+    return TokenModel(model, head, exact_head=settings.head_dtype == "float32")
 
 
 def _recompute(model: Any) -> None:

@@ -59,12 +59,14 @@ def _chunk(
 
 
 class TokenModel(torch.nn.Module):
-    """`model` is transformers' own causal model; `value_head` is None where no values are asked for."""
+    """`model` is transformers' own causal model; `value_head` is None if no values are asked for. `exact_head`: logits
+    are computed in float32, whatever the layers are computed in: bfloat16 has three digits, and logits are large."""
 
-    def __init__(self, model: Any, value_head: torch.nn.Linear | None) -> None:
+    def __init__(self, model: Any, value_head: torch.nn.Linear | None, *, exact_head: bool = True) -> None:
         super().__init__()
         self.model = model
         self.value_head = value_head
+        self._exact_head = exact_head
 
     def forward(
         self,
@@ -81,7 +83,7 @@ class TokenModel(torch.nn.Module):
         logprobs, entropy = token_logprobs(
             hidden,
             targets,
-            self.model.get_output_embeddings(),
+            self._logits if self._exact_head else self.model.get_output_embeddings(),
             temperature=temperature,
             chunk=CHUNK_TOKENS,
             entropy_gradient=entropy_gradient,
@@ -91,3 +93,8 @@ class TokenModel(torch.nn.Module):
             with torch.autocast(hidden.device.type, enabled=False):
                 values = self.value_head(hidden.float()).squeeze(-1).clone()  # FSDP takes no views
         return logprobs, entropy, values
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits: torch.Tensor = self.model.get_output_embeddings()(hidden.float())
+            return logits

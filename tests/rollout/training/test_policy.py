@@ -14,7 +14,7 @@ from tests.rollout.training.conftest import TEMPERATURE
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.learner import token_model  # noqa: E402 - needs torch
-from rollout.training.learner.policy import Policy, PolicySettings, TokenValues  # noqa: E402
+from rollout.training.learner.policy import Policy, PolicySettings, TokenValues, load_token_model  # noqa: E402
 
 ROWS = [2, 0, 1]
 
@@ -107,6 +107,23 @@ def test_bfloat16_computes_near_and_keeps_its_weights(mini_dir: Path, sampled_ba
     assert found.logprobs.dtype == torch.float32
     difference = (found.logprobs - sampled_batch.rollout_log_probs[ROWS]).abs()
     assert 1e-4 < largest(difference) < 0.5
+
+
+def test_a_head_in_float32_comes_nearer_to_the_engine(model_dir: Path) -> None:
+    """Of a real model: its logits are large, and bfloat16 has three digits."""
+    ids = torch.tensor([*range(1000, 1200)])
+
+    def logprobs(dtype: str, head_dtype: str) -> Any:
+        settings = PolicySettings(dtype=dtype, head_dtype=head_dtype)
+        model = load_token_model(model_dir, settings, adapters=False, value_head=False, seed=0)
+        inputs = {"input_ids": ids[None], "position_ids": torch.arange(len(ids))[None]}
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            before = torch.arange(len(ids) - 1)
+            return model(inputs, before, ids[1:], temperature=1.0, entropy_gradient=False)[0]
+
+    exact = logprobs("float32", "float32")
+    near, far = ((logprobs("bfloat16", head) - exact).abs().mean() for head in ("float32", "bfloat16"))
+    assert near < 0.8 * far
 
 
 def test_the_value_head_begins_at_zero_and_learns(mini_dir: Path, sampled_batch: RolloutBatch, mask: Any) -> None:
