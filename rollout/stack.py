@@ -1,19 +1,21 @@
 """Limiter and executor as child processes of this one: the whole service on one machine.
 
 Invariants: both children are ready when the context is entered; both are dead, with everything below them, when it is
-left, however it is left, and they end when this process does, even if it is killed. What they print goes to this
-process's stderr. It knows the services by their command lines alone.
+left, however it is left, and they end when this process does, even if it is killed; within `kept()` one that ends by
+itself is started again. What they print goes to this process's stderr. It knows the services by their command lines
+alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import site
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -36,6 +38,19 @@ _SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--propert
 """Runs a command in a control group that is its user's own, where a systemd of that user's is."""
 _SCOPE_WITHIN_S = 10.0
 _STDERR = 2
+_FRESH = "fresh=true"
+MOST_RESTARTS = 10
+"""Of a run's services: more of them mean that they can't live here."""
+_LOG = logging.getLogger("fairbox.rollout")
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    args: Sequence[str]
+    health: str
+    """Address at which it says that it is ready."""
+    before: Sequence[str] = ()
+    """Words to put before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +89,22 @@ class LocalStack:
         self._limiter_args = tuple(limiter_args)
         self._executor_args = tuple(executor_args)
         self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._commands: dict[str, _Command] = {}
         self.no_scope = ""
         """Why systemd gave the executor of an ordinary user no control group."""
 
     async def __aenter__(self) -> LocalStack:
         ports = self.ports
         # Nothing runs that an earlier limiter has let in: both are new.
-        limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
+        limiter = [_FRESH, f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
         limiter += [f"health_listen={ports.limiter_health}", "metrics_listen=", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
         limiter_here = reachable(ports.limiter, ports.limiter.rpartition(":")[2])
         executor += [f"gateway_listen={ports.gateway}", f"limiter={limiter_here}", "metrics_listen="]
         executor += self._executor_args
         try:
-            await self._start("limiter", limiter, ports.limiter_health)
-            await self._start("executor_service", executor, ports.executor_health, before=await self._scope())
+            await self._start("limiter", _Command(limiter, ports.limiter_health))
+            await self._start("executor_service", _Command(executor, ports.executor_health, await self._scope()))
         except BaseException:
             await asyncio.shield(self.stop())
             raise
@@ -109,6 +125,41 @@ class LocalStack:
             if child.returncode is not None:
                 return f"{name} ended with exit code {child.returncode}"
         return None
+
+    @contextlib.asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Context in which a child that ends by itself is started again, so that a run outlives it."""
+        keeper = asyncio.create_task(self._keep(), name="services")
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def _keep(self) -> None:
+        for _ in range(MOST_RESTARTS):
+            ended = await self._end_of_one()
+            name = ended.partition(" ")[0]
+            command = self._commands[name]
+            # Programs of before may be running, which a new limiter has to count.
+            again = replace(command, args=[word for word in command.args if word != _FRESH])
+            _LOG.warning("%s; it is started again", ended)
+            try:
+                await self._start(name, again)
+            except FairboxError as error:
+                _LOG.error("%s", error)
+        _LOG.error("services ended %d times: they are not started again", MOST_RESTARTS)
+
+    async def _end_of_one(self) -> str:
+        """Waits until a child has ended, and says which, and how."""
+        while (ended := self.ended()) is None:
+            waiting = [asyncio.ensure_future(child.wait()) for child in self._children.values()]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waiting:
+                    each.cancel()
+        return ended
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after a grace time; the executor first, so that it can still release. Idempotent."""
@@ -144,21 +195,22 @@ class LocalStack:
         self.no_scope = said.decode(errors="replace").strip()
         return ()
 
-    async def _start(self, module: str, args: Sequence[str], health: str, before: Sequence[str] = ()) -> None:
+    async def _start(self, module: str, command: _Command) -> None:
+        self._commands[module] = command
         self._children[module] = await asyncio.create_subprocess_exec(
-            *before,
+            *command.before,
             sys.executable,
             "-P",  # what lies in the current folder is not this service's
             "-m",
             module,
-            *args,
+            *command.args,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_STDERR,
             env=_environment(),
             start_new_session=True,  # Ctrl-C in a terminal is for the parent, which then stops the children in order
         )
         try:
-            async with asyncio.timeout(READY_WITHIN_S), open_channel(health) as channel:
+            async with asyncio.timeout(READY_WITHIN_S), open_channel(command.health) as channel:
                 while not await _serving(channel):
                     if (ended := self.ended()) is not None:
                         raise FairboxError(f"{ended} before it was ready")

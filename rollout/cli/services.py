@@ -45,15 +45,16 @@ async def open_services(
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
     hold = max((settings.longest_hold_s for settings in _executor_settings(specs)), default=0.0)
     both = [*config.words(), f"log_level={config.log_level}"]
-    async with LocalStack(
+    stack = LocalStack(
         limiter_args=[f"buckets.code.max_in_flight={limit}", f"buckets.code.max_hold_s={hold:g}", *both],
         executor_args=[
             f"python={own_python()[0]}",
             *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
             *both,
         ],
-    ) as services:
-        yield services.ports.limiter, services.ports.executor
+    )
+    async with stack, stack.kept():
+        yield stack.ports.limiter, stack.ports.executor
 
 
 def _executor_settings(specs: tuple[ToolSpec, ...]) -> list[ExecutorToolConfig]:

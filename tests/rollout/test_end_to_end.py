@@ -68,6 +68,14 @@ def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
         assert row in done.stdout
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
     """A run in a group of its own, once it has handed over its first trajectory."""
     process = await asyncio.create_subprocess_exec(
@@ -115,6 +123,17 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
     records = list(read_dump(tmp_path / "1.jsonl"))
     assert [record["masked"] for record in records] == [False] * 8
     assert max(record["attempts"] for record in records) == 2
+
+
+@pytest.mark.parametrize("service", ["executor_service", "limiter"])
+async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path, service: str) -> None:
+    process = await started(tmp_path, "--up", "n=4", "samples_per_prompt=2", "concurrency=4")
+    (child,) = [pid for pid in children_of(process.pid) if f"\0-m\0{service}\0" in command_of(pid)]
+    os.kill(child, signal.SIGKILL)
+    _, errors = await asyncio.wait_for(process.communicate(), 300)
+    assert process.returncode == 0, errors.decode()
+    assert f"{service} ended with exit code -9; it is started again" in errors.decode()
+    assert [record["masked"] for record in read_dump(tmp_path / "1.jsonl")] == [False] * 8
 
 
 async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:
