@@ -54,7 +54,7 @@ def in_a_child(work: Callable[[], int]) -> int:
 
 
 def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
-    """Page faults of a child that writes to all of it."""
+    """Page faults of a child that writes to all of it: the fewest of three, because the kernel adds its own at times."""
 
     def work() -> int:
         before()
@@ -62,7 +62,7 @@ def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
         write(memory)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - first
 
-    return in_a_child(work)
+    return min(in_a_child(work) for _ in range(3))
 
 
 def test_what_is_learned_is_copied_at_once(memory: mmap.mmap, learned: int) -> None:

@@ -78,8 +78,8 @@ def test_an_executor_that_can_bind_makes_it_an_ordinary_lease() -> None:
     assert core.statistics(3.0).bound == 1
     core.handle(Tick(), 9.0)
     assert core.statistics(9.0).held == 1
-    core.handle(Tick(), 9.3)
-    assert core.statistics(9.3).held == 0, "its executor was silent"
+    core.handle(Tick(), 9.7)
+    assert core.statistics(9.7).held == 0, "its executor was silent"
 
 
 def test_it_is_refused_where_it_is_not_offered() -> None:
