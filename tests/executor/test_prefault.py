@@ -54,7 +54,7 @@ def in_a_child(work: Callable[[], int]) -> int:
 
 
 def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
-    """Page faults of a child that writes to all of it: the fewest of three, because the kernel adds its own at times."""
+    """Page faults of a child that writes to all of it: the fewest of three, as the kernel adds its own at times."""
 
     def work() -> int:
         before()
