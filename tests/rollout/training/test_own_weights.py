@@ -52,7 +52,7 @@ def started_again(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_step_leaves_out_what_they_sampled_and_what_follows_has_those_of_the_run(
     tiny_dir: Path, tmp_path: Path, started_again: Vowels
 ) -> None:
-    run = test_trainer.run_of(tiny_dir, tmp_path, steps=3, infra_retries=0)
+    run = test_trainer.run_of(tiny_dir, tmp_path, steps=3, infra_retries=0, max_masked_share=1.0)
     assert test_trainer.trained(replace(run, environment=started_again, held_out=None))
     assert [line["masked"] > 0 for line in lines(tmp_path)] == [False, True, False]
     failed = [record for record in read_dump(tmp_path / "rollouts" / "2.jsonl") if record["masked"]]
