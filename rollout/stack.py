@@ -40,7 +40,7 @@ _SCOPE_WITHIN_S = 10.0
 _STDERR = 2
 _FRESH = "fresh=true"
 MOST_RESTARTS = 10
-"""Of a run's services: more of them mean that they can't live here."""
+"""Most restarts in a run: services that end more often can't live here."""
 _LOG = logging.getLogger("fairbox.rollout")
 
 

@@ -110,7 +110,7 @@ def test_bfloat16_computes_near_and_keeps_its_weights(mini_dir: Path, sampled_ba
 
 
 def test_a_head_in_float32_comes_nearer_to_the_engine(model_dir: Path) -> None:
-    """Of a real model: its logits are large, and bfloat16 has three digits."""
+    """The model is a real one, because its logits are large, and bfloat16 has three digits."""
     ids = torch.tensor([*range(1000, 1200)])
 
     def logprobs(dtype: str, head_dtype: str) -> Any:
