@@ -35,8 +35,9 @@ class _UserCodeLast:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module as the other entries of Python's path have it; None: Python's own finders look everywhere."""
-        others = None if path is not None else [entry for entry in sys.path if entry not in ("", self._here)]
-        return None if others is None else PathFinder.find_spec(name, others, target)
+        if path is not None:
+            return None
+        return PathFinder.find_spec(name, [entry for entry in sys.path if entry not in ("", self._here)], target)
 
 
 def find_user_code_in_worker() -> None:

@@ -121,10 +121,11 @@ class LocalStack:
 
     def ended(self) -> str | None:
         """Says which child has ended by itself, and how; None while both run."""
-        for name, child in self._children.items():
-            if child.returncode is not None:
-                return f"{name} ended with exit code {child.returncode}"
-        return None
+        name = self._ended()
+        return None if name is None else f"{name} ended with exit code {self._children[name].returncode}"
+
+    def _ended(self) -> str | None:
+        return next((name for name, child in self._children.items() if child.returncode is not None), None)
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -138,28 +139,27 @@ class LocalStack:
 
     async def _keep(self) -> None:
         for _ in range(MOST_RESTARTS):
-            ended = await self._end_of_one()
-            name = ended.partition(" ")[0]
+            name = await self._end_of_one()
             command = self._commands[name]
             # Programs of before may be running, which a new limiter has to count.
             again = replace(command, args=[word for word in command.args if word != _FRESH])
-            _LOG.warning("%s; it is started again", ended)
+            _LOG.warning("%s; it is started again", self.ended())
             try:
                 await self._start(name, again)
-            except FairboxError as error:
-                _LOG.error("%s", error)
+            except (FairboxError, OSError) as error:
+                _LOG.error("%s could not be started again: %s", name, error)
         _LOG.error("services ended %d times: they are not started again", MOST_RESTARTS)
 
     async def _end_of_one(self) -> str:
-        """Waits until a child has ended, and says which, and how."""
-        while (ended := self.ended()) is None:
+        """Waits until a child has ended, and says which."""
+        while (name := self._ended()) is None:
             waiting = [asyncio.ensure_future(child.wait()) for child in self._children.values()]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for each in waiting:
                     each.cancel()
-        return ended
+        return name
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after a grace time; the executor first, so that it can still release. Idempotent."""

@@ -18,18 +18,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from fairbox.clock import Clock
 from rollout.tools.base import InfraError
 
-PATIENCE_S = 1800.0
-"""Seconds for which new trajectories wait for a service: a node of a cluster is replaced within them."""
 _PROBE_FIRST_S, _PROBE_LAST_S = 0.5, 10.0
 """Between probes: the first pause, doubled up to the last. A service that is back is found within the last one."""
 
 
 class Breaker:
-    """Times are monotonic seconds."""
+    """Times are monotonic seconds. `patience_s`: how long trajectories wait for the service before they are refused."""
 
     __slots__ = ("_failures", "_patience", "_probe_at", "_since", "why")
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, patience_s: float) -> None:
         self.why = ""
         """Sentence of the last failure."""
         self._patience = patience_s
@@ -73,7 +71,7 @@ class Breaker:
 class ServiceGate:
     """`await gate.passed(probe)` before a trajectory; `with gate.noted():` around each call of the service."""
 
-    def __init__(self, clock: Clock, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, clock: Clock, *, patience_s: float) -> None:
         self._clock = clock
         self._breaker = Breaker(patience_s)
         self._turn = asyncio.Lock()

@@ -200,7 +200,7 @@ async def test_the_limiters_full_queue_says_when_to_come_back(executor: Executor
 
 
 async def test_an_executor_that_has_no_room_lowers_an_adaptive_limit() -> None:
-    """Whoever holds the lease says so: the executor for a turn that did not come, its caller for a full queue."""
+    """The holder of the lease reports it: the executor for a turn that did not come, its caller for a full queue."""
     adaptive = ("buckets.code.max_in_flight=8", "buckets.code.adaptive=true")
     small = ("max_concurrent=1", "max_queued=1", "queue_timeout_s=3")
     with limiter_running(*adaptive) as own, running(f"limiter={own.target}", *small) as server:

@@ -37,7 +37,7 @@ def failed(gate: ServiceGate) -> None:
 
 
 def test_probes_come_at_once_and_then_further_and_further_apart() -> None:
-    breaker = Breaker()
+    breaker = Breaker(60.0)
     breaker.failed("a", 100.0)
     assert (breaker.open, breaker.pause(100.0)) == (True, 0.0)
     pauses = []
@@ -63,7 +63,7 @@ def test_a_service_that_has_failed_for_too_long_is_given_up() -> None:
 
 
 async def test_a_service_that_works_is_not_asked() -> None:
-    gate, service = ServiceGate(ManualClock()), Service()
+    gate, service = ServiceGate(ManualClock(), patience_s=60.0), Service()
     with gate.noted():
         pass
     await gate.passed(service.probe)
@@ -71,7 +71,7 @@ async def test_a_service_that_works_is_not_asked() -> None:
 
 
 async def test_a_single_failure_costs_one_probe() -> None:
-    gate, service = ServiceGate(ManualClock()), Service()
+    gate, service = ServiceGate(ManualClock(), patience_s=60.0), Service()
     failed(gate)
     service.down = False
     await asyncio.gather(*(gate.passed(service.probe) for _ in range(50)))
@@ -80,7 +80,7 @@ async def test_a_single_failure_costs_one_probe() -> None:
 
 async def test_those_who_wait_go_on_when_a_call_succeeds() -> None:
     """One that was under way: nobody has to wait for the next probe."""
-    gate, service = ServiceGate(ManualClock()), Service()
+    gate, service = ServiceGate(ManualClock(), patience_s=60.0), Service()
     failed(gate)
     waiting = [asyncio.create_task(gate.passed(service.probe)) for _ in range(3)]
     await turns()
@@ -95,7 +95,7 @@ async def test_those_who_wait_go_on_when_a_call_succeeds() -> None:
 
 
 async def test_one_that_is_cancelled_leaves_the_probe_to_the_next() -> None:
-    gate, service = ServiceGate(ManualClock()), Service()
+    gate, service = ServiceGate(ManualClock(), patience_s=60.0), Service()
     failed(gate)
     first, second = (asyncio.create_task(gate.passed(service.probe)) for _ in range(2))
     await turns()

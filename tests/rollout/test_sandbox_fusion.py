@@ -261,6 +261,15 @@ async def test_trajectories_that_the_service_failed_are_played_again_behind_the_
     assert codes[4:8] == ["pass"] * 4, "nothing but probes until one was answered"
 
 
+async def test_a_service_that_refuses_the_probes_program_is_there() -> None:
+    failed, refused = answers(503, {"detail": "busy"}), answers(413, {"detail": "too large"})
+    async with sandbox(failed, failed, refused) as service, interpreter_at(service.url) as tool:
+        with pytest.raises(InfraError):
+            await tool.execute("t", {"code": "print(1)"})
+        await asyncio.wait_for(tool.ready(), 30)
+    assert [asked["code"] for asked in service.asked][-1] == "pass"
+
+
 async def test_a_run_needs_no_executor(tmp_path: Path, model_dir: Path) -> None:
     async with sandbox() as service, adaptive_limiter() as limiter:
         words = [f"tool.sandbox_fusion_url={service.url}", f"limiter={limiter.address}", "executor=127.0.0.1:1"]

@@ -274,7 +274,7 @@ async def test_half_handshakes_are_ended_and_give_their_places_back(small: tuple
     reason="gRPC counts connections, and knows no sources: docs/explanation/security.md", raises=grpc.aio.AioRpcError
 )
 async def test_a_flood_that_is_renewed_shuts_no_newcomers_out(kept: Secrets) -> None:
-    """Whoever can open as many connections as may be, and does so again and again, keeps others from connecting."""
+    """A peer that opens as many connections as it may, again and again, keeps others from connecting."""
     settings = {"max_connections": 50, "fresh": True}
     with limiter_process(*(f"{name}={value}" for name, value in settings.items())) as (address, _, pid):
         target = Target(address, pid, PLAINTEXT, ACQUIRE)

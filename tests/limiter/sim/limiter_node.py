@@ -110,7 +110,7 @@ class LimiterNode:
         self._world.network.offer(LIMITER, self.process.name, offered=True)
 
     def _forgotten(self) -> None:
-        """Whoever runs under this name by then is asked again when it leads."""
+        """Asks the process that runs under this name by then again when it leads."""
         node = self._world.nodes.get(self.process.name)
         if node is None or node is self or not (isinstance(node, LimiterNode) and node.leads):
             self._world.network.offer(LIMITER, self.process.name, offered=False)
