@@ -51,7 +51,7 @@ class _SharedLoop:
         self._lock = threading.Lock()
         self._users = 0
         self._pid = 0
-        """The process that has the thread."""
+        """The process that has entered one, now or before; 0: none has."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -62,11 +62,11 @@ class _SharedLoop:
             if not self._users:
                 begun = threading.Event()
                 live = self._live(begun)
+                self._pid = os.getpid()
                 self._thread = threading.Thread(target=asyncio.run, args=(live,), name="executors", daemon=True)
                 self._thread.start()
                 if not begun.wait(_THREAD_WITHIN_S):
                     raise RuntimeError("the thread of the executors does not start")
-                self._pid = os.getpid()
             self._users += 1
 
     async def _live(self, begun: threading.Event) -> None:
@@ -100,9 +100,9 @@ class _SharedLoop:
             raise
 
     def _check_process(self) -> None:
-        """A forked process has the loop and not its thread: it would wait for ever."""
-        if self._loop is not None and self._pid != os.getpid():
-            raise RuntimeError("this process was forked while an Executor was entered: fork before, or spawn it")
+        """A forked process has neither the loop's thread nor a gRPC that was used before: it may wait for ever."""
+        if self._pid not in (0, os.getpid()):
+            raise RuntimeError("this process was forked after an Executor had been entered: fork before, or spawn it")
 
 
 _shared = _SharedLoop()
