@@ -18,7 +18,7 @@ from fairbox.clock import Clock, MonotonicClock
 from fairbox.security import ClientSecurity
 from fairbox.telemetry import tracing
 from limiter.client.client import check_wait, process_name
-from limiter.client.errors import LeaseRefused
+from limiter.client.errors import LeaseRefused, LimiterUnavailable
 from limiter.client.grpc_transport import GrpcTransport
 from limiter.client.lease import BindOutcome, Lease, LeaseLike, outcome_of
 from limiter.client.machine import SessionMachine
@@ -162,16 +162,27 @@ class ExecutorSession:
     ) -> AsyncIterator[Lease]:
         """Waits its turn for work that came without a lease, and yields a lease that is bound already.
 
+        A connection that is lost between the grant and the bind costs the turn and not the work: it waits again.
+
         Leaving the block releases it, so leave it when the work is dead, with the outcome that what it raised says
         (`outcome_of`); where that is not all, `release()` it before. Raises what `LimiterClient.lease()` raises.
         """
         check_wait(bucket, tokens, queue_timeout)
         with tracing.span("limiter.acquire", bucket=bucket, tenant=tenant, request_id=run_id) as span:
-            lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
+            until = asyncio.get_running_loop().time() + queue_timeout
+            while True:
+                left = max(0.0, until - asyncio.get_running_loop().time())
+                lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=left, tenant=tenant)
+                try:
+                    outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
+                    break
+                except LimiterUnavailable:
+                    # Safe to repeat: nothing has run under the lease, and the failed bind has given it back.
+                    if asyncio.get_running_loop().time() >= until:
+                        raise
             span.set_attribute("fairbox.lease", str(lease))
         ended = ReleaseOutcome.UNUSED
         try:
-            outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
             if not outcome.bound:
                 raise LeaseRefused(str(outcome))
             ended = ReleaseOutcome.OK

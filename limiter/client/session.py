@@ -244,7 +244,7 @@ class SessionRunner:
             writer.cancel()
             await asyncio.wait([writer])
             error = None if writer.cancelled() else writer.exception()
-            if error is not None and not isinstance(error, ConnectionLost):
+            if error is not None:  # it comes first: the reader only notices that the stream was closed
                 raise error
 
     async def _write(self, connection: Connection) -> None:

@@ -65,10 +65,20 @@ def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
     return min(in_a_child(work) for _ in range(3))
 
 
+def faults_when_learned(memory: mmap.mmap, *programs: Callable[[], object]) -> int:
+    """Page faults behind a copy of what the programs write to: the fewest of three, as the kernel moves pages at times
+    while they are looked at."""
+    found = []
+    for _ in range(3):
+        assert prefault.learn(*programs) >= PAGES
+        found.append(faults_of(memory, prefault.copy))
+    return min(found)
+
+
 def test_what_is_learned_is_copied_at_once(memory: mmap.mmap, learned: int) -> None:
     assert learned >= PAGES
     assert faults_of(memory, lambda: None) >= PAGES
-    assert faults_of(memory, prefault.copy) <= FEW
+    assert faults_when_learned(memory, lambda: write(memory)) <= FEW
 
 
 def test_learning_leaves_nothing_and_copying_changes_nothing(memory: mmap.mmap, learned: int) -> None:
@@ -103,5 +113,4 @@ def test_memory_that_only_the_child_has_is_not_learned(memory: mmap.mmap, learne
         kept[0][0] = kept[0][len(kept[0]) // 2] = 1
         write(memory)
 
-    assert prefault.learn(program, program) >= PAGES
-    assert faults_of(memory, prefault.copy) <= FEW
+    assert faults_when_learned(memory, program, program) <= FEW

@@ -20,9 +20,12 @@ from limiter import (
     QueueTimeout,
     UnknownBucket,
 )
+from limiter.client.grpc_transport import GrpcTransport
+from limiter.client.transport import Connection, ConnectionLost
 from limiter.core.events import Revoke
 from limiter.core.ids import LeaseId
 from limiter.server import LimiterServer
+from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import limiter_server, program, queued, until
 
 
@@ -236,6 +239,44 @@ async def test_session_stays_valid_by_heartbeats_and_lapses_without() -> None:
         assert lost[1:] == [0.0]
         with pytest.raises(LimiterUnavailable, match=r"no bind in 0\.2 s"):
             await executor.bind(Lease("code", 1, 1, "x"), timeout=0.2)
+
+
+class _CutsOneBind:
+    """A transport that loses the first bind, and the connection with it."""
+
+    def __init__(self, inner: GrpcTransport) -> None:
+        self._inner = inner
+        self.cut = False
+
+    @property
+    def target(self) -> str:
+        return self._inner.target
+
+    async def connect(self) -> Connection:
+        connection = await self._inner.connect()
+        send = connection.send
+
+        async def cutting(frame: pb.SessionRequest) -> None:
+            if frame.binds and not self.cut:
+                self.cut = True
+                raise ConnectionLost("cut")
+            await send(frame)
+
+        connection.send = cutting  # type: ignore[method-assign]
+        return connection
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def test_work_without_a_lease_waits_again_when_the_connection_is_lost_before_it_is_bound() -> None:
+    async with limiter_server(1) as server:
+        transport = _CutsOneBind(GrpcTransport(server.address))
+        async with ExecutorSession(server.address, transport=transport) as executor:
+            async with executor.acquire(queue_timeout=30) as lease:
+                assert executor.vouches(lease)
+            assert transport.cut
+            await until(lambda: (server.statistics().held, server.statistics().queued) == (0, 0))
 
 
 async def test_executor_reconnects_and_keeps_what_it_runs() -> None:
