@@ -43,6 +43,8 @@ SMOKE := tests/executor/test_pythons.py tests/executor/test_fidelity.py tests/ex
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
+# Chat templates that are not in the repository.
+TEMPLATES := .templates
 IMAGES := executor limiter rollout
 TAG ?= dev
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
@@ -54,7 +56,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% docs toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
+.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-templates test-interop test-train train-demo proto lint bench bench-% docs toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +112,13 @@ test-gpu: $(VENV)/.dev  ## Run the learner, FSDP2 over NCCL and the transformers
 
 train-demo: $(VENV)/.dev  ## Train SmolLM2 on sums on the CPU, and draw its curve (ARGS="key=value ...")
 	$(BIN)/python -m examples.train_demo $(ARGS)
+
+test-templates: $(VENV)/.dev  ## Fetch the chat templates of 70 models (77 MB), check each, and write their page
+	rm -rf $(TEMPLATES) && mkdir $(TEMPLATES)
+	$(BIN)/pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(TEMPLATES) llama-cpp-python==0.3.36
+	tar -xzf $(TEMPLATES)/*.tar.gz -C $(TEMPLATES) --strip-components=5 --wildcards '*/models/templates/*.jinja'
+	$(BIN)/python -m tests.rollout.corpus $(TEMPLATES)
+	FAIRBOX_TEMPLATES=$(TEMPLATES) $(BIN)/python -m pytest tests/rollout/test_corpus.py tests/rollout/test_families.py
 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang

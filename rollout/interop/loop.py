@@ -26,13 +26,13 @@ from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.rewards import Reward, Sample
 from rollout.tokens.chat import ChatTemplate
-from rollout.tokens.tokenizer import HubTokenizer
+from rollout.tokens.settings import ChatSettings
 from rollout.tools.formats.choice import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
 _TURN_TIMEOUT_S = 3600.0
 """Longest wait for one turn, updates of the weights included."""
-_CHATS: dict[int, tuple[Any, ChatTemplate]] = {}
+_CHATS: dict[tuple[int, ChatSettings], tuple[Any, ChatTemplate]] = {}
 """Templates by the id of their tokenizer, which is kept too, so that no other gets its id. A process has one or two."""
 
 
@@ -40,19 +40,21 @@ _CHATS: dict[int, tuple[Any, ChatTemplate]] = {}
 class TrainerLoopSettings(TrainerSettings):
     """Settings of fairbox's loop that every trainer may set."""
 
+    chat: ChatSettings = setting(factory=ChatSettings, help="The chat template; the trainer's own if none is named.")
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
 
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
         super().validate()
+        self.chat.validate()
         check_format(self.tool_format)
 
 
 class TrainerLoop:
     """`tokenizer` is the one of transformers that the trainer has loaded. Without a `scorer` nothing is scored.
 
-    Raises ConfigError, and ChatTemplateError if the tokenizer's template is not append-only.
+    Raises ConfigError, and ChatTemplateError if the template is not append-only and `chat.rewrites` refuses that.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class TrainerLoop:
         self._engine = engine
         self._limits = limits
         self._scorer = scorer
-        self.chat = _chat_of(tokenizer)
+        self.chat = _chat_of(tokenizer, settings.chat)
         self._format = find_format(settings.tool_format, self.chat)
         pad = tokenizer.pad_token_id
         self.pad_token_id = int(self.chat.end_of_turn if pad is None else pad)
@@ -110,11 +112,12 @@ class TrainerLoop:
         return await self._scorer.score(Sample.of(task, result))
 
 
-def _chat_of(tokenizer: Any) -> ChatTemplate:
+def _chat_of(tokenizer: Any, settings: ChatSettings) -> ChatTemplate:
     """The verified chat template of a tokenizer, read once for a process. The trainer may have given it another one
     than its model's folder has, so what counts is the object: it is saved into a folder and read from there."""
-    if id(tokenizer) not in _CHATS:
+    key = id(tokenizer), settings
+    if key not in _CHATS:
         with tempfile.TemporaryDirectory(prefix="fairbox-tokenizer-") as folder:
             tokenizer.save_pretrained(folder)
-            _CHATS[id(tokenizer)] = (tokenizer, ChatTemplate(HubTokenizer(Path(folder))))
-    return _CHATS[id(tokenizer)][1]
+            _CHATS[key] = (tokenizer, settings.load(Path(folder)))
+    return _CHATS[key][1]

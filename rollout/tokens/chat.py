@@ -174,6 +174,10 @@ class ChatTemplate:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
+    def has_token(self, text: str) -> bool:
+        """Says whether the tokenizer has `text` as one special token."""
+        return text in self._tokenizer.special_tokens
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text, special tokens recognised."""
         return self._tokenizer.encode(text)

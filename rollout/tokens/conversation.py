@@ -1,8 +1,9 @@
 """Conversations in the form in which a chat template takes them, and what it makes of them. No ids.
 
 Most templates keep a turn that is given as text, calls and all. Some take a tool's answer only after a turn whose calls
-are given as data (`tool_calls`): `TurnStyle` says which. What stands between two turns is cut out of the rendering of a
-short conversation: from the token that ends the turn to where the next one begins.
+are given as data (`tool_calls`), or write thinking only where it is given apart (`reasoning_content`): `TurnStyle` says
+which. What stands between two turns is cut out of the rendering of a short conversation: from the token that ends the
+turn to where the next one begins.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ PROBE_TOOL: Mapping[str, Any] = {
         },
     },
 }
-_OPENED = re.compile(r"(?:<think>(?:\s*</think>)?|<\|channel>thought\s*<channel\|>)\s*\Z")
+_OPENED = re.compile(
+    r"(?:<(?:mm:)?think(?::opensource)?>(?:\s*</(?:mm:)?think(?::opensource)?>)?|<\|channel>thought\s*<channel\|>"
+    r"|<\|open\|>think<\|sep\|>|<\|START_THINKING\|>(?:<\|END_THINKING\|>)?)\s*\Z"
+)
 """Thinking that a template begins, or leaves out, for the model."""
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""The keys that templates read a turn's thinking from; each reads one of them."""
 _HERMES_TOOLS = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -67,6 +73,8 @@ class MessageTurn:
     text: str
     answers: tuple[str, ...]
     refs: tuple[CallRef, ...] = ()
+    reasoning: str = ""
+    """Thinking apart from the text; a sampled turn has it in its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,8 @@ class TurnStyle:
 
     calls: bool = False
     """As `tool_calls`, and not as text."""
+    reasoning: bool = False
+    """With its thinking beside the calls, as `reasoning_content`."""
     arguments_as_text: bool = False
     """The calls' arguments as JSON text, and not as an object."""
     content: str | None = ""
@@ -136,9 +146,17 @@ class Conversation:
         conversation = [*self.start, turn, self._tool_message(_ANSWER, CallRef(PROBE_NAME), 0)]
         whole = self._tokenizer.render(conversation, self._probe_tools, generate=True)
         before = before.removesuffix(opened_thinking(before))
-        called = whole[common_length(before, whole) :].partition(_ANSWER)[0]
+        called = whole[self._token_start(whole, common_length(before, whole)) :].partition(_ANSWER)[0]
         between = self.between((_ANSWER,), (CallRef(PROBE_NAME),)).partition(_ANSWER)[0]
         return called.removesuffix(between)
+
+    def _token_start(self, text: str, at: int) -> int:
+        """`at`, or the start of the special token that it lies in."""
+        for token in self._tokenizer.special_tokens:
+            begin = text.find(token, max(0, at - len(token) + 1), at + len(token) - 1)
+            if 0 <= begin < at:
+                return begin
+        return at
 
     def tool_message(self, text: str, ref: CallRef, index: int) -> Message:
         """The `index`-th answer to a turn's calls as a message; it says what is needed to render it again."""
@@ -150,14 +168,15 @@ class Conversation:
         refs = turn.refs or (CallRef(),) * len(turn.answers)
         answered = enumerate(zip(turn.answers, refs, strict=True))
         answers = [self._tool_message(text, ref, index) for index, (text, ref) in answered]
-        return [self._assistant(turn.text, before, refs), *answers]
+        return [self._assistant(turn, before, refs), *answers]
 
-    def _assistant(self, text: str, before: str, refs: Sequence[CallRef]) -> Mapping[str, Any]:
+    def _assistant(self, turn: MessageTurn, before: str, refs: Sequence[CallRef]) -> Mapping[str, Any]:
         if not self.style.calls:
-            return {"role": "assistant", "content": before + text if self.style.opened else text}
-        arguments = {"code": text}
+            return {"role": "assistant", "content": before + turn.text if self.style.opened else turn.text}
+        arguments = {"code": turn.text}
         calls = [_call(ref, n, arguments, as_text=self.style.arguments_as_text) for n, ref in enumerate(refs)]
-        return {"role": "assistant", "content": self.style.content, "tool_calls": calls}
+        thought = dict.fromkeys(_REASONING_KEYS, turn.reasoning) if self.style.reasoning and turn.reasoning else {}
+        return {"role": "assistant", "content": self.style.content, **thought, "tool_calls": calls}
 
     def _tool_message(self, text: str, ref: CallRef, index: int) -> Message:
         name, call_id = ref.name or PROBE_NAME, ref.call_id or _call_id(index)

@@ -3,12 +3,16 @@
 Each rendering is compared with the pieces that a trajectory would hold: the prompt as it was rendered first, the turns
 as they were sampled, and what `Conversation.between` says stands between them. Styles of turns and forms of thinking
 are tried in turn; the first without a difference is taken, or else the one with the least.
+
+Of turns that are given as data the template's own text, as it was when the turn was the last, is what must stay. So a
+template that drops the thinking in a text is not tried with data that has none.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -33,15 +37,15 @@ _STARTS: tuple[tuple[Message, ...], ...] = (
     ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}),
     ({"role": "user", "content": "Hello."},),
 )
-_STYLES = (
-    TurnStyle(),
-    TurnStyle(opened=False),
-    *(
-        TurnStyle(calls=True, arguments_as_text=text, content=content)
-        for text in (False, True)
-        for content in ("", None)
-    ),
+_THOUGHT = "Why is that so?"
+"""Thinking where it is given apart."""
+_TEXT_STYLES = (TurnStyle(), TurnStyle(opened=False))
+_REASONED_STYLES = tuple(
+    TurnStyle(calls=True, reasoning=True, arguments_as_text=text, content=content)
+    for text in (False, True)
+    for content in ("", None)
 )
+_CALL_STYLES = tuple(dataclasses.replace(style, reasoning=False) for style in _REASONED_STYLES)
 
 
 class Severity(IntEnum):
@@ -72,9 +76,11 @@ class ThinkingForm:
 _FORMS = (
     ThinkingForm("<think>\\n...\\n</think>\\n\\n", "<think>\nWhy?\n</think>\n\n{said}"),
     ThinkingForm("<think>\\n...\\n</think>\\n\\n", "<think>\nWhy?\n</think>\n\n{said}", always=True),
+    ThinkingForm("<think>\\n...\\n</think>\\n", "<think>\nWhy?\n</think>\n{said}", always=True),
     ThinkingForm("\\n<think>...</think>\\n", "\n<think>Why?</think>\n{said}", always=True),
     ThinkingForm("<think>...</think>", "<think>Why?</think>{said}", always=True),
 )
+_APART = ThinkingForm("reasoning_content", "{said}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +103,38 @@ class Findings:
 
 def probe(tokenizer: Tokenizer) -> Findings:
     """The best style for a template, with what is wrong with it. ChatTemplateError when none can be used at all."""
+    start, has_tools = _start(tokenizer)
     best: Findings | None = None
     refusal: ChatTemplateError | None = None
-    for form, make, calls in _candidates(tokenizer):
-        if calls and best is not None and best.severity < Severity.TOKENS:
-            break  # what becomes of a turn's text can't be seen where its calls are given as data
-        try:
-            found = _grown(tokenizer, make(), form)
-        except ChatTemplateError as error:
-            refusal = refusal or error
-            continue
-        if best is None or found.severity < best.severity:
-            best = found
-        if found.severity is Severity.NONE:
-            return found
+    for styles, forms in ((_TEXT_STYLES, _FORMS), (_REASONED_STYLES, (_APART,)), (_CALL_STYLES, _FORMS[:1])):
+        if styles is _CALL_STYLES and best is not None and not _may_be_data(best):
+            break
+        for style in styles:
+            make = functools.lru_cache(partial(Conversation, tokenizer, style, start, has_tools=has_tools))
+            for form in forms:
+                try:
+                    found = _grown(tokenizer, make(), form)
+                except ChatTemplateError as error:
+                    refusal = refusal or error
+                    continue
+                if found.severity is Severity.NONE:
+                    return found
+                if styles is not _REASONED_STYLES and (best is None or found.severity < best.severity):
+                    best = found
     if best is None:
         assert refusal is not None
         raise refusal
     return best
+
+
+def _may_be_data(found: Findings) -> bool:
+    """Says whether plain data may do better than text: it can't be used at all, or only has something put before it."""
+    if found.severity >= Severity.TOKENS:
+        return True
+    return all(
+        difference.kind is PieceKind.TURN and difference.found.endswith(difference.expected)
+        for difference, _ in found.differences
+    )
 
 
 def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[MessageTurn]) -> list[RenderedPiece]:
@@ -127,15 +147,6 @@ def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[MessageTu
         opened = opened_thinking(between)
         pieces.append(RenderedPiece(PieceKind.BETWEEN, between.removesuffix(opened)))
     return [*pieces, RenderedPiece(PieceKind.TURN, opened)]
-
-
-def _candidates(tokenizer: Tokenizer) -> Iterator[tuple[ThinkingForm, Callable[[], Conversation], bool]]:
-    """Ways to give conversations to the template, the plainest first."""
-    start, has_tools = _start(tokenizer)
-    for style in _STYLES:
-        make = functools.lru_cache(partial(Conversation, tokenizer, style, start, has_tools=has_tools))
-        for form in _FORMS[:1] if style.calls else _FORMS:
-            yield form, make, style.calls
 
 
 def _start(tokenizer: Tokenizer) -> tuple[tuple[Message, ...], bool]:
@@ -156,21 +167,30 @@ def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm)
     tools = [PROBE_TOOL] if conversation.has_tools else []
     prompt = conversation.prompt(conversation.start, tools)
     turns: list[MessageTurn] = []
-    opened = opened_thinking(prompt)
+    openings = [opened_thinking(prompt)]
     differences: dict[PieceKind, tuple[Difference, int]] = {}
     tokens: str | None = None
     for number, (said, answers) in enumerate(zip(_SAID, _ANSWERS, strict=True)):
         thinks = form.always or number % 2 == 1
         text = form.text.format(said=said) if thinks else said
-        turns.append(MessageTurn(text.removeprefix(opened), answers, tuple(CallRef("probe") for _ in answers)))
+        refs = tuple(CallRef("probe", f"call{number}{index:04d}") for index, _ in enumerate(answers))
+        turns.append(MessageTurn(text.removeprefix(openings[-1]), answers, refs, _thought(openings[-1], thinks=thinks)))
         between = conversation.between(answers, turns[-1].refs)
-        opened = opened_thinking(between)
+        openings.append(opened_thinking(between))
         whole = conversation.whole(conversation.start, tools, turns)
-        pieces = _known(conversation, pieces_of(conversation, prompt, turns), tools, turns)
+        pieces = _known(conversation, pieces_of(conversation, prompt, turns), tools, turns, openings)
         for difference in align(pieces, whole):
             differences.setdefault(difference.kind, (difference, len(turns)))
         tokens = tokens or _joined(tokenizer, between, whole)
+    if conversation.style.reasoning and not any(turn.reasoning for turn in turns):
+        raise ChatTemplateError("the chat template lets no turn think")
     return Findings(conversation, form, tuple(differences.values()), tokens)
+
+
+def _thought(opened: str, *, thinks: bool) -> str:
+    """Thinking that is given apart: always where the template opens it, never where it has closed it."""
+    closed = any(mark in opened for mark in ("</", "<channel|>", "<|END_THINKING|>"))
+    return _THOUGHT if (thinks or opened) and not closed else ""
 
 
 def _known(
@@ -178,8 +198,10 @@ def _known(
     pieces: list[RenderedPiece],
     tools: Sequence[Mapping[str, Any]],
     turns: Sequence[MessageTurn],
+    openings: Sequence[str],
 ) -> list[RenderedPiece]:
-    """Gives turns whose text is the template's own the text that they had when they were the last one."""
+    """Gives turns whose text is the template's own the text that they had when they were the last one, and the thinking
+    that the template had opened for them."""
     if not conversation.style.calls:
         return pieces
     known = list(pieces)
@@ -191,7 +213,10 @@ def _known(
         end = whole.find(after, begin)
         if end < 0:
             return known
-        known[2 * number + 1] = RenderedPiece(PieceKind.TURN, whole[begin:end])
+        if conversation.style.reasoning and turns[number].reasoning not in whole[begin:end]:
+            raise ChatTemplateError("the chat template leaves out what was thought")
+        said = whole[begin:end]
+        known[2 * number + 1] = RenderedPiece(PieceKind.TURN, openings[number] + said.removeprefix(openings[number]))
     return known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,18 @@ async def test_rewards_come_from_a_file_and_what_has_none_is_masked_with_its_gro
     other.write_text("reward: [{fn: gsm8k, args: {metod: strict}}]")
     with pytest.raises(ConfigError, match=r"reward\[0\]\.args\.metod is not an argument of gsm8k; did you mean method"):
         generator(stack, None, model_dir, reward=str(other))
+
+
+async def test_template_is_given_the_options_of_the_settings(
+    stack: LocalStack, tokenizer: HubTokenizer, chat: ChatTemplate, model_dir: Any, tmp_path: Path
+) -> None:
+    template = "{% if shout is defined %}{{ bos_token }}{{ shout }}{% endif %}" + str(tokenizer._template)
+    path = tmp_path / "shouting.jinja"
+    path.write_text(template, encoding="utf-8")
+    client = ScriptedClient(tokenizer, chat, [["It is 42."]])
+    given = {"template": str(path), "options": '{"shout": "LOUD"}'}
+    await generator(stack, client, model_dir, chat=given).generate(batch(1))
+    assert tokenizer.decode(client.asked[0][0]["prompt_token_ids"][0]).startswith("<|im_start|>LOUD")
 
 
 async def test_bad_settings_and_rows_are_refused(stack: LocalStack, model_dir: Any) -> None:

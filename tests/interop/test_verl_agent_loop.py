@@ -20,6 +20,7 @@ from rollout.interop.settings import from_mapping
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.pages import examples
+from tests.rollout.families import FOLDER
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -213,6 +214,32 @@ async def test_prompt_that_is_too_long_is_left_out_and_never_cut(make_worker: Ma
     output = await alone(worker)
     assert isinstance(output, AgentLoopOutput)
     assert (output.response_mask, output.extra_fields["fairbox_cause"], server.asked) == ([0], "TASK", [])
+
+
+async def test_template_is_given_the_options_of_verls_data(make_worker: MakeWorker, tokenizer: HubTokenizer) -> None:
+    template = tokenizer._template
+    worker, server = make_worker(["It is 42."])
+    worker.tokenizer.chat_template = "{% if shout is defined %}{{ bos_token }}{{ shout }}{% endif %}" + template
+    worker.config.data.apply_chat_template_kwargs = {"shout": "LOUD"}
+    assert isinstance(await alone(worker), AgentLoopOutput)
+    assert tokenizer.decode(server.asked[0][1]).startswith("<|im_start|>LOUD")
+    settings = {"chat": {"options": '{"shout": "QUIET"}'}}
+    worker, _ = make_worker(["never"], **settings)
+    worker.config.data.apply_chat_template_kwargs = {"shout": "LOUD"}
+    with pytest.raises(Exception, match=r"chat\.options and data\.apply_chat_template_kwargs are both set"):
+        await alone(worker)
+
+
+async def test_template_that_rewrites_is_refused_or_kept(make_worker: MakeWorker) -> None:
+    rewriting = (FOLDER / "Qwen-QwQ-32B.jinja").read_text(encoding="utf-8")
+    worker, _ = make_worker(["never"])
+    worker.tokenizer.chat_template = rewriting
+    with pytest.raises(Exception, match="rewrites=keep"):
+        await alone(worker)
+    worker, server = make_worker(["It is 42."], chat={"rewrites": "keep"})
+    worker.tokenizer.chat_template = rewriting
+    assert isinstance(await alone(worker), AgentLoopOutput)
+    assert len(server.asked) == 1
 
 
 async def test_fairboxs_reward_scores_and_leaves_out_what_it_can_not_score(make_worker: MakeWorker) -> None:

@@ -17,7 +17,7 @@ from transformers import AddedToken
 from rollout.tokens import HubTokenizer
 
 FOLDER = Path(__file__).parents[1] / "data" / "templates"
-_SPLIT = (
+SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _SPECIAL = [
@@ -126,7 +126,7 @@ def extended_tokenizer(model_dir: Path) -> HubTokenizer:
     inner = made._tokenizer
     inner.add_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL], special_tokens=True)
     inner.add_tokens([AddedToken(token, special=False, normalized=False) for token in _PLAIN])
-    split = pre_tokenizers.Split(Regex(_SPLIT), "isolated")
+    split = pre_tokenizers.Split(Regex(SPLIT), "isolated")
     inner.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )

@@ -15,6 +15,7 @@ server. Logprobs are what that server returns: sglang's are of the distribution 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -40,9 +41,12 @@ from rollout.tokens.trajectory import Trajectory
 from rollout.tools.code import CodeInterpreter
 
 with needs("verl", "0.9.1", "pip install verl==0.9.1"):
+    from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 
 _LOG = logging.getLogger("fairbox.rollout")
+_WHERE = "settings of the agent loop fairbox"
+_NO_OPTIONS = "{}"
 
 
 class InfraRows(StrEnum):
@@ -74,7 +78,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     def __init__(self, *args: Any, settings: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings = from_mapping(AgentLoopSettings, settings, "settings of the agent loop fairbox")
+        self._settings = self._with_template_options(from_mapping(AgentLoopSettings, settings, _WHERE))
         rollout = self.rollout_config
         room = rollout.prompt_length + rollout.response_length
         engine = _VerlEngine(
@@ -120,6 +124,17 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         if result.masked and self._drops():
             return []
         return agent_loop_output(result, pad_token_id=self._loop.pad_token_id)
+
+    def _with_template_options(self, settings: AgentLoopSettings) -> AgentLoopSettings:
+        """The settings with verl's own options of the chat template, so that prompts are those that verl measured."""
+        given = OmegaConf.to_container(OmegaConf.create(self.apply_chat_template_kwargs or {}), resolve=True)
+        if not given:
+            return settings
+        if settings.chat.options != _NO_OPTIONS:
+            raise ConfigError(
+                f"{_WHERE}: chat.options and data.apply_chat_template_kwargs are both set; set the latter"
+            )
+        return replace(settings, chat=replace(settings.chat, options=json.dumps(given)))
 
     def _prompt_problem(self, task: Task) -> str | None:
         """Reason that a prompt can't be played. It is never cut: a prompt without its beginning is another task."""

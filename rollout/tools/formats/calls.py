@@ -1,7 +1,7 @@
 """Calls as the model wrote them, and what every format of them shares. Pure.
 
 A call that is not in order is not dropped: it is returned with what is wrong and where, so that the model can be told.
-Closed `<think>` blocks hold no calls; after an unclosed one calls still count. What stands around the calls is not
+Closed thoughts hold no calls; after an unclosed one calls still count. What stands around the calls is not
 judged, and neither is whether the tool exists.
 
 A model may write anything, so reading takes time in proportion to the text: a turn has at most MAX_CALLS calls, and the
@@ -24,6 +24,8 @@ MAX_CALLS = 64
 text for each of them takes milliseconds."""
 MAX_DEPTH = 64
 """Levels of lists and objects in a call's arguments: what is deeper can't be written as JSON again at any place."""
+THINK = ("<think>", "</think>")
+"""Marks around a thought, in most families."""
 _SPACE = re.compile(r"\s*")
 _NEAR = 24
 """Characters shown on each side of a JSON error."""
@@ -94,15 +96,18 @@ def without_thoughts(text: str) -> str:
     return "".join((*kept, text[position:]))
 
 
-def openings(text: str, opening: re.Pattern[str], start: int = 0) -> re.Match[str] | None:
-    """The next opening mark that is not inside a closed `<think>` block."""
+def openings(
+    text: str, opening: re.Pattern[str], start: int = 0, thought: tuple[str, str] = THINK
+) -> re.Match[str] | None:
+    """The next opening mark that is not inside a closed thought."""
+    begins, ends = thought
     position, found = start, opening.search(text, start)
     while found is not None:
-        think = text.find("<think>", position, found.start() + len("<think>"))
-        end = -1 if think < 0 else text.find("</think>", think)
+        think = text.find(begins, position, found.start() + len(begins))
+        end = -1 if think < 0 else text.find(ends, think)
         if think < 0 or think > found.start() or end < 0:
             return found
-        position = end + len("</think>")
+        position = end + len(ends)
         if position > found.start():
             found = opening.search(text, position)
     return None
@@ -131,20 +136,33 @@ def json_problem(error: Exception, text: str, begin: int, end: int, *, cut_off: 
     return f"its JSON is wrong at line {line}, column {column}, near {shorten(near)}: {error.msg}"
 
 
-def checked_call(value: Any, raw: str, *, arguments_key: str = "arguments") -> ToolCall | MalformedCall:
+@dataclass(frozen=True, slots=True)
+class CallKeys:
+    """Keys of a call that is a JSON object."""
+
+    name: str = "name"
+    arguments: str = "arguments"
+    call_id: str = "id"
+
+
+KEYS = CallKeys()
+"""The usual ones."""
+
+
+def checked_call(value: Any, raw: str, keys: CallKeys = KEYS) -> ToolCall | MalformedCall:
     """The call that a JSON value with a name and arguments is."""
     if not isinstance(value, dict):
         return MalformedCall(f"it must be a JSON object, but is {_kind(value)}", raw)
-    name, arguments = value.get("name"), value.get(arguments_key, {})
-    if "name" not in value:
-        return MalformedCall('"name" is missing', raw)
+    name, arguments = value.get(keys.name), value.get(keys.arguments, {})
+    if keys.name not in value:
+        return MalformedCall(f'"{keys.name}" is missing', raw)
     if not isinstance(name, str) or not name:
-        return MalformedCall(f'"name" must be the name of a function, but is {_kind(name)}', raw)
+        return MalformedCall(f'"{keys.name}" must be the name of a function, but is {_kind(name)}', raw)
     if not isinstance(arguments, dict):
-        return MalformedCall(f'"{arguments_key}" must be a JSON object, but is {_kind(arguments)}', raw, name)
+        return MalformedCall(f'"{keys.arguments}" must be a JSON object, but is {_kind(arguments)}', raw, name)
     if is_deep(arguments):
         return MalformedCall("its JSON is nested too deeply", raw, name)
-    call_id = value.get("id")
+    call_id = value.get(keys.call_id)
     return ToolCall(name, arguments, raw, call_id if isinstance(call_id, str) and call_id else None)
 
 

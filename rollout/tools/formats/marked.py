@@ -1,4 +1,4 @@
-"""Tool calls that are JSON behind a mark: the formats of Hermes and Qwen, of Mistral, and of DeepSeek. Pure.
+"""Tool calls that are JSON behind a mark, as Hermes, Mistral, DeepSeek, Kimi K2 and others write them. Pure.
 
 Hermes and Qwen write an object in tags (a `</tool_call>` inside a JSON string is part of the string):
 
@@ -19,6 +19,13 @@ DeepSeek V3 and R1 write a type, the name and fenced JSON, V3.1 the name and JSO
     ```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
 
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>code_interpreter<｜tool▁sep｜>{"code": "print(1)"}<｜tool▁call▁end｜>...
+
+Kimi K2 and Solar write an id before the name or in its place:
+
+    <|tool_call_begin|>functions.code_interpreter:0<|tool_call_argument_begin|>{"code": "print(1)"}<|tool_call_end|>
+    <|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>code_interpreter<|tool_call:args|>{"code": "print(1)"}...
+
+What differs between the families are the marks and the keys, so that a family is a row.
 """
 
 from __future__ import annotations
@@ -29,6 +36,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout.tools.formats.calls import (
+    KEYS,
+    THINK,
+    CallKeys,
     MalformedCall,
     ToolCall,
     bounded,
@@ -58,10 +68,19 @@ class MarkedFormat:
     the JSON has the name itself."""
     headless: str = ""
     """Problem of a call without the head; empty if it needs none."""
+    begun: bool = False
+    """The template writes the first opening, and an opening without the head is no call."""
     lists: bool = False
     """Says whether a list of calls may follow the opening."""
+    several: bool = False
+    """Says whether calls may follow one another up to the closing mark."""
     between: re.Pattern[str] = _SPACE
     """Text that may stand between the JSON and the closing mark."""
+    keys: CallKeys = KEYS
+    """Keys of a call that has its name in the JSON."""
+    keyed: bool = False
+    """A call is an object with one key, its name, and the arguments as the value."""
+    thought: tuple[str, str] = THINK
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
@@ -69,17 +88,25 @@ class MarkedFormat:
 
     def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
         opening = re.compile(re.escape(self.opening))
-        position = 0
-        while (mark := openings(text, opening, position)) is not None:
-            found, position = self._calls(text, mark.end())
+        start = 0 if self.begun else self._next(text, opening, 0)
+        while start is not None:
+            found, position, more = self._calls(text, start)
             yield from found
+            start = position if more else self._next(text, opening, position)
 
-    def _calls(self, text: str, start: int) -> tuple[Iterable[ToolCall | MalformedCall], int]:
-        """The calls whose opening mark ends at `start`, and where to go on."""
+    def _next(self, text: str, opening: re.Pattern[str], position: int) -> int | None:
+        """End of the next opening mark."""
+        mark = openings(text, opening, position, self.thought)
+        return None if mark is None else mark.end()
+
+    def _calls(self, text: str, start: int) -> tuple[Iterable[ToolCall | MalformedCall], int, bool]:
+        """The calls behind the mark that ends at `start`, where to go on, and whether another call follows there."""
         head = None if self.head is None else self.head.match(text, skip_space(text, start))
+        if head is None and self.begun:
+            return (), start, False
         if head is None and self.headless:
             stop = self._stop(text, start)
-            return [MalformedCall(self.headless, text[start:stop].strip())], stop
+            return [MalformedCall(self.headless, text[start:stop].strip())], stop, False
         said = {} if head is None else {key: group.strip() for key, group in head.groupdict().items() if group}
         name = said.get("fenced", said.get("name", ""))
         begin = skip_space(text, start if head is None else head.end())
@@ -88,27 +115,37 @@ class MarkedFormat:
             stop = self._stop(text, start)
             cut_off = text.find(self.closing or self.opening, start) < 0
             problem = json_problem(error, text, begin, stop, cut_off=cut_off)
-            return [MalformedCall(problem, text[start:stop].strip(), name)], stop
+            return [MalformedCall(problem, text[start:stop].strip(), name)], stop, False
         between = self.between.match(text, end)
         after = end if between is None else between.end()
+        if head is not None:
+            value = {self.keys.name: name, self.keys.arguments: value, self.keys.call_id: said.get("id")}
+        if self.several and text.startswith("{", after):
+            return self._checked(value, text[start:end].strip()), after, True
         if not text.startswith(self.closing, after):
             stop = self._stop(text, end)
             problem = f"after its JSON value, {self.closing} must follow, but there is {shorten(text[after:stop])}"
             if after >= stop:
                 problem = f"it is not closed: {self.closing} is missing"
-            return [MalformedCall(problem, text[start:stop].strip(), name)], stop
+            return [MalformedCall(problem, text[start:stop].strip(), name)], stop, False
         raw = text[start : after if self.closing else end].strip()
-        if head is not None:
-            value = {"name": name, "arguments": value, "id": said.get("id")}
-        return self._checked(value, raw), after + len(self.closing)
+        return self._checked(value, raw), after + len(self.closing), False
 
     def _checked(self, value: Any, raw: str) -> Iterable[ToolCall | MalformedCall]:
         if not self.lists or isinstance(value, dict):
-            return [checked_call(value, raw)]
+            return [self._call(value, raw)]
         if isinstance(value, list) and value:  # the text is the list's, and is kept once
-            return (checked_call(each, raw if index == 0 else "") for index, each in enumerate(value))
+            return (self._call(each, raw if index == 0 else "") for index, each in enumerate(value))
         problem = f"after {self.opening} a list of calls must follow, but there is {shorten(raw)}"
         return [MalformedCall(problem, raw)]
+
+    def _call(self, value: Any, raw: str) -> ToolCall | MalformedCall:
+        if self.keyed and isinstance(value, dict):
+            if len(value) != 1:
+                return MalformedCall("it must have one key, the name of the function", raw)
+            ((name, arguments),) = value.items()
+            value = {self.keys.name: name, self.keys.arguments: arguments}
+        return checked_call(value, raw, self.keys)
 
     def _stop(self, text: str, start: int) -> int:
         """End of a call that can't be read."""
@@ -136,6 +173,52 @@ DEEPSEEK = MarkedFormat(
     headless=f"{_SEP} is missing between its name and its arguments",
     between=re.compile(r"\s*(?:```)?\s*"),
 )
+KIMI_K2 = MarkedFormat(
+    "kimi_k2",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    stops=("<|tool_calls_section_end|>",),
+    head=re.compile(r"(?P<id>(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>"),
+    headless="<|tool_call_argument_begin|> is missing between its name and its arguments",
+)
+SOLAR = MarkedFormat(
+    "solar",
+    "<|tool_call:begin|>",
+    "<|tool_call:end|>",
+    stops=("<|calls|>",),
+    head=re.compile(r"(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]*)<\|tool_call:args\|>"),
+    headless="<|tool_call:name|> and <|tool_call:args|> must stand before its arguments",
+    thought=("<|think|>", "<|end|>"),
+)
+FUNCTIONARY31 = MarkedFormat(
+    "functionary31",
+    "<function=",
+    "</function>",
+    head=re.compile(r"(?P<name>[^\s<>{]+)>"),
+    headless="the name of the function is missing",
+)
+FUNCTIONARY32 = MarkedFormat(
+    "functionary32", ">>>", head=re.compile(r"(?P<name>(?!all\n)[\w.-]+)\n\s*(?=\{)"), begun=True
+)
+GRANITE3 = MarkedFormat("granite3", "<|tool_call|>", lists=True)
+_COMMAND_R = CallKeys("tool_name", "parameters", "tool_call_id")
+MARKED = (
+    HERMES,
+    MISTRAL,
+    DEEPSEEK,
+    KIMI_K2,
+    SOLAR,
+    GRANITE3,
+    MarkedFormat("nemotron2", "<TOOLCALL>", "</TOOLCALL>", lists=True),
+    MarkedFormat("tool_calls", "<tool_calls>", "</tool_calls>", lists=True, several=True),
+    MarkedFormat("gigachat3", "<|function_call|>"),
+    MarkedFormat("apertus", "<|tools_prefix|>", stops=("<|tools_suffix|>",), lists=True, keyed=True),
+    MarkedFormat("command_r7b", "<|START_ACTION|>", "<|END_ACTION|>", lists=True, keys=_COMMAND_R),
+    MarkedFormat("command_r", "Action:\n```json", "```", lists=True, keys=_COMMAND_R),
+    FUNCTIONARY31,
+    FUNCTIONARY32,
+)
+"""`tool_calls` is MiniMax M1's, one object a line, and Apriel's, a list."""
 
 
 def parse_tool_calls(text: str) -> tuple[ToolCall | MalformedCall, ...]:
