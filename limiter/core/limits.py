@@ -84,7 +84,7 @@ def _within(field: str, value: float, low: float, high: float, other: str = "") 
 
 CLOCK_RATE_ERROR = 0.01
 """Share by which one machine's monotonic clock may run faster or slower than another's. Real ones: less than 0.1 %."""
-SILENCE_MARGIN_S = 0.5
+SILENCE_MARGIN_S = 1.0
 """Added to every wait for an executor's end: the time that killing its work may take, on a machine that has far more to
 do than processors. It delays nothing but grants after an executor was lost, and a restart."""
 

@@ -51,6 +51,28 @@ def killed(pid: int) -> bool:
     return any(each >> signal.SIGKILL - 1 & 1 for each in pending)
 
 
+def lateness(alive: list[int]) -> str:
+    """Time that they live on, at most 2 s, and where they and the processes above them were."""
+    where = [line for pid in alive for line in _ancestry(pid)]
+    seen = time.monotonic()
+    while time.monotonic() < seen + 2 and not all(killed(pid) for pid in alive):
+        time.sleep(0.001)
+    return f"{time.monotonic() - seen:.3f} s more; load {os.getloadavg()[0]:.1f}; {'; '.join(where)}"
+
+
+def _ancestry(pid: int) -> Iterator[str]:
+    """State, kernel function and flags of a process and of two above it: its interpreter and the init."""
+    for _ in range(3):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            wait = Path(f"/proc/{pid}/wchan").read_text()
+        except OSError as error:
+            yield f"{pid}: {error.strerror}"
+            return
+        yield f"{pid}: state {stat[0]} in {wait} flags {int(stat[6]):#x} major faults {stat[9]}"
+        pid = int(stat[1])
+
+
 async def stopped_until_freed(server: Server, limiter: Limiter, marker: str) -> None:
     """Stops the server while something runs, until the limiter has given its leases up; then lets it go on."""
     await asyncio.to_thread(wait_for, lambda: processes_with(marker) and limiter.bucket().bound)
@@ -61,7 +83,7 @@ async def stopped_until_freed(server: Server, limiter: Limiter, marker: str) -> 
             assert time.monotonic() < deadline, "the limiter waits for ever"
             await asyncio.sleep(0.005)
         alive = [pid for pid in processes_with(marker) if not killed(pid)]
-        assert not alive, "a program runs whose token somebody else may have"
+        assert not alive, f"a program runs whose token somebody else may have: {lateness(alive)}"
     finally:
         os.kill(server.pid, signal.SIGCONT)
 

@@ -196,8 +196,8 @@ def test_held_leases_come_back_within_the_limit_and_for_as_long_as_clients_are_e
 
 
 def test_waiting_for_executors_lasts_no_less_than_for_clients() -> None:
-    core = restarted((X,), timing=Timing(executor_ttl=0.2, client_return=1.0))
-    assert core.next_deadline() == 101.0
+    core = restarted((X,), timing=Timing(executor_ttl=0.2, client_return=2.0))
+    assert core.next_deadline() == 102.0
 
 
 def test_requests_queue_and_time_out_while_it_recovers() -> None:

@@ -97,7 +97,7 @@ def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:
     assert only(HeartbeatAcked, core.handle(Heartbeat("x", 3), 2.0)).number == 3
     core.handle(Disconnect("x"), 2.5)
     core.handle(Acquire("d", "b"), 2.5)
-    end = 2.0 + 6.0 * 1.02 + 0.5
+    end = 2.0 + 6.0 * 1.02 + 1.0
     assert granted(core.handle(Tick(), end - 0.01)) == []
     effects = core.handle(Tick(), end)
     assert only(SessionEnded, effects).session_id == "x"
