@@ -33,7 +33,7 @@ with warnings.catch_warnings():
     from verl.utils.config import validate_config
     from verl.workers.rollout.replica import TokenOutput
 
-    from rollout.interop.verl.agent_loop import AgentLoopSettings, FairboxAgentLoop
+    from rollout.interop.verl.agent_loop import AgentLoopSettings, FairboxAgentLoop, TrajectoryLeftOut
 
 pytestmark = [pytest.mark.verl, pytest.mark.asyncio(loop_scope="module"), pytest.mark.filterwarnings("ignore")]
 
@@ -51,6 +51,8 @@ class ScriptedServer:
         self._turn: dict[str, int] = {}
         self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
         self.stop_reason = "stop"
+        self.says_in_turn: list[str] = []
+        """Answers to one request after the other, whatever their turn; empty: those of the turn."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
@@ -58,7 +60,7 @@ class ScriptedServer:
         turn = self._turn.setdefault(request_id, 0)
         self._turn[request_id] += 1
         self.asked.append((request_id, prompt_ids, sampling_params))
-        said = self._turns[turn]
+        said = self.says_in_turn.pop(0) if self.says_in_turn else self._turns[turn]
         if isinstance(said, Exception):
             raise said
         ids = [*self._tokenizer.encode(said), self._chat.end_of_turn][: sampling_params["max_tokens"]]
@@ -198,7 +200,8 @@ async def test_aborted_requests_are_the_services_fault(make_worker: MakeWorker) 
 
 async def test_new_trainer_gets_no_row_where_the_service_failed(make_worker: MakeWorker) -> None:
     worker, _ = make_worker([RuntimeError("gone")], use_v1=True, infra_retries=0)
-    assert await alone(worker) == []
+    with pytest.raises(TrajectoryLeftOut, match="gone"):
+        await alone(worker)
     worker, _ = make_worker([RuntimeError("gone")], use_v1=True, infra_retries=0, infra_rows="mask")
     output = await alone(worker)
     assert isinstance(output, AgentLoopOutput)
@@ -255,7 +258,8 @@ async def test_fairboxs_reward_scores_and_leaves_out_what_it_can_not_score(make_
     assert (output.extra_fields["fairbox_masked"], output.extra_fields["fairbox_cause"]) == (True, "TASK")
     assert "it has no tests" in output.extra_fields["fairbox_infra"]
     worker, _ = make_worker(["#### 42"], reward="tests.interop.test_scores:untestable", use_v1=True)
-    assert await alone(worker, **truth) == []
+    with pytest.raises(TrajectoryLeftOut, match="it has no tests"):
+        await alone(worker, **truth)
     worker, server = make_worker(["#### 42"], reward="gsm8k")
     output = await alone(worker)
     assert isinstance(output, AgentLoopOutput)

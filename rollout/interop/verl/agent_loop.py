@@ -6,7 +6,7 @@
 
 What it adds to `ToolAgentLoop`: malformed calls are answered with what is wrong; calls of a turn run in parallel and
 none is dropped; ids are append-only by construction, and a chat template that is not is refused; a call that the
-service failed is tried again, then the trajectory is, and then it is left out of training. It raises for no trajectory.
+service failed is tried again, then the trajectory is, and then it is left out of training.
 
 Turns come from verl's own client (`LLMServerClient.generate`), which balances load and keeps a trajectory on one
 server. Logprobs are what that server returns: sglang's are of the distribution after temperature; vLLM's are what
@@ -24,7 +24,7 @@ from typing import Any
 
 from executor_service import Cause
 from fairbox.config import setting
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
 from rollout.engines.base import GenerationRequest, SamplingParams
 from rollout.interop.engine import ClientEngine, ClientTurn, sampling_fields
 from rollout.interop.loop import TrainerLoop, TrainerLoopSettings
@@ -55,9 +55,15 @@ class InfraRows(StrEnum):
     AUTO = "auto"
     """`drop` under verl's trainer v1 (`trainer.use_v1`, the default of 0.9), `mask` under the older one."""
     DROP = "drop"
-    """No row: the group has one trajectory less. Trainer v1 alone can take that."""
+    """No row: the loop raises `TrajectoryLeftOut`, so that the group has one trajectory less and is a failed one, which
+    `trainer.v1.sampler.sync_refill_failed_groups` replaces when nothing of it is left. Trainer v1 alone can take that.
+    """
     MASK = "mask"
     """A row with an all-zero response mask and the score 0.0, which the group's mean still sees."""
+
+
+class TrajectoryLeftOut(FairboxError):
+    """The trajectory is not to be trained on; the text says why. For verl's trainer v1."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,9 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self._loop = TrainerLoop(self._settings, engine, self.tokenizer, limits=limits, scorer=self._scorer)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` if there are."""
+        """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` if there are.
+
+        Raises TrajectoryLeftOut, under trainer v1, for a trajectory that is not to be trained on."""
         task = Task(
             uid=str(kwargs.get("uid", "")),
             messages=tuple(dict(message) for message in kwargs["raw_prompt"]),
@@ -122,7 +130,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             if result.masked:
                 _LOG.warning("trajectory %s is left out: %s", result.trajectory_id, result.error)
         if result.masked and self._drops():
-            return []
+            raise TrajectoryLeftOut(f"{task.where}: {result.error}")
         return agent_loop_output(result, pad_token_id=self._loop.pad_token_id)
 
     def _with_template_options(self, settings: AgentLoopSettings) -> AgentLoopSettings:
