@@ -16,9 +16,8 @@ from typing import Any
 
 from rollout.capture.messages import Call, ChatMessage
 from rollout.tools import FORMATS, MalformedCall, ToolCall, ToolCallFormat
+from rollout.tools.formats.calls import THINK
 
-_THOUGHT = re.compile(r"(?:<think>)?(.*?)</think>", re.DOTALL)
-_OPEN_THOUGHT = re.compile(r"<think>(.*)", re.DOTALL)
 _CHANNEL = re.compile(r"<\|channel\|>(\w+)\s*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL)
 """A message of gpt-oss that is no call: of the channel `analysis`, or said to the user."""
 _OPENINGS = (
@@ -29,11 +28,11 @@ _OPENINGS = (
     "<｜tool▁call▁begin｜>",
     "<｜tool▁calls▁begin｜>",
 )
-"""Marks of every format before a call."""
+"""Marks of formats before a call, beside those that the format itself names."""
 _MARK_CHARS = 64
 """A mark and the blanks behind it, at most: what stands farther from its call is not looked for."""
-_AFTER = re.compile(r"(?:</function>|</tool_call>|<｜tool▁calls?▁end｜>|```|;|\s)+")
-"""Marks after it."""
+_AFTER = ("</function>", "</tool_call>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>", "```", ";")
+"""Marks after it, likewise."""
 _NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
 
@@ -53,7 +52,7 @@ def parse_turn(text: str, form: ToolCallFormat, tools: Sequence[Mapping[str, Any
     found = form.parse(text if form is FORMATS["gpt_oss"] else rest, tools) if tools else ()
     read = [(call, _call_of(call)) for call in found]
     calls = tuple(call for _, call in read if call is not None)
-    content = _without(rest, [call.raw for call, given in read if given is not None])
+    content = _Marks(form).without(rest, [call.raw for call, given in read if given is not None])
     problems = tuple(call.problem for call in found if isinstance(call, MalformedCall))
     return ParsedTurn(ChatMessage("assistant", content.strip(), calls, reasoning), problems)
 
@@ -66,49 +65,61 @@ def _split_thought(text: str, form: ToolCallFormat, tools: Sequence[Mapping[str,
         thoughts = "\n".join(body.strip() for channel, body in said if channel == "analysis")
         return thoughts or None, "\n".join(body for channel, body in said if channel != "analysis")
     text = text.lstrip()
-    match = _THOUGHT.match(text)
-    if match is not None and (text.startswith("<think>") or not form.parse(match[1], tools)):
-        return match[1].strip() or None, text[match.end() :]
-    if (match := _OPEN_THOUGHT.match(text)) is not None:
-        calls = form.parse(match[1], tools)
-        thought = match[1]
-        if calls:  # the raw text of one that is cut off behind its mark is empty
-            raw = calls[0].raw
-            thought = _before_call(thought.partition(raw)[0] if raw else thought)
-        return thought.strip() or None, match[1][len(thought) :]
-    return None, text
+    begins, ends = getattr(form, "thought", THINK)
+    begun = text.startswith(begins)
+    thought, closed, rest = text.removeprefix(begins).partition(ends)
+    if closed and (begun or not form.parse(thought, tools)):
+        return thought.strip() or None, rest
+    if not begun:
+        return None, text
+    whole = text.removeprefix(begins)
+    calls = form.parse(whole, tools)
+    thought = whole
+    if calls:  # the raw text of one that is cut off behind its mark is empty
+        raw = calls[0].raw
+        thought = _Marks(form).before_call(whole.partition(raw)[0] if raw else whole)
+    return thought.strip() or None, whole[len(thought) :]
 
 
-def _before_call(text: str) -> str:
-    """A text that a call follows, without the marks that open the call."""
-    text = text.rstrip()
-    while text.endswith(_OPENINGS):
-        text = text.removesuffix(next(mark for mark in _OPENINGS if text.endswith(mark))).rstrip()
-    return text
+class _Marks:
+    """Marks around calls in the text of a turn, and around the words."""
 
+    def __init__(self, form: ToolCallFormat) -> None:
+        around = getattr(form, "around", ())
+        self._before = tuple(mark for mark in (getattr(form, "opening", ""), *around, *_OPENINGS) if mark)
+        behind = (re.escape(mark) for mark in (getattr(form, "closing", ""), *around, *_AFTER) if mark)
+        self._behind = re.compile(f"(?:{'|'.join(behind)}|\\s)+")
+        self._frame: re.Pattern[str] | None = getattr(form, "frame", None)
 
-def _without(text: str, calls: Sequence[str]) -> str:
-    """The text around the calls."""
-    parts, position = [], 0
-    for raw in calls:
-        start = _start_of(raw, text, position)
-        if start < 0:  # one of a list, which is gone as a whole
-            continue
-        parts.append(_before_call(text[position:start]))
-        position = start + len(raw)
-        after = _AFTER.match(text, position)
-        position = position if after is None else after.end()
-    return "\n\n".join(part for part in [*parts, text[position:]] if part.strip())
+    def before_call(self, text: str) -> str:
+        """A text that a call follows, without the marks that open the call."""
+        text = text.rstrip()
+        while text.endswith(self._before):
+            text = text.removesuffix(next(mark for mark in self._before if text.endswith(mark))).rstrip()
+        return text
 
+    def without(self, text: str, calls: Sequence[str]) -> str:
+        """The text around the calls."""
+        parts, position = [], 0
+        for raw in calls:
+            start = self._start_of(raw, text, position)
+            if start < 0:  # one of a list, which is gone as a whole
+                continue
+            parts.append(self.before_call(text[position:start]))
+            position = start + len(raw)
+            behind = self._behind.match(text, position)
+            position = position if behind is None else behind.end()
+        said = [part if self._frame is None else self._frame.sub("", part) for part in (*parts, text[position:])]
+        return "\n\n".join(part for part in said if part.strip())
 
-def _start_of(raw: str, text: str, position: int) -> int:
-    """Start of a call's text, behind a mark if it stands behind one; -1 if there is none. Linear in the text."""
-    first = start = text.find(raw, position)
-    while raw and start >= 0:
-        if text[max(position, start - _MARK_CHARS) : start].rstrip().endswith(_OPENINGS):
-            return start
-        start = text.find(raw, start + len(raw))
-    return first
+    def _start_of(self, raw: str, text: str, position: int) -> int:
+        """Start of a call's text, behind a mark if it stands behind one; -1 if there is none. Linear in the text."""
+        first = start = text.find(raw, position)
+        while raw and start >= 0:
+            if text[max(position, start - _MARK_CHARS) : start].rstrip().endswith(self._before):
+                return start
+            start = text.find(raw, start + len(raw))
+        return first
 
 
 def _call_of(call: ToolCall | MalformedCall) -> Call | None:

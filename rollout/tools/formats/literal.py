@@ -63,6 +63,8 @@ class LiteralFormat:
     listed: bool = False
     """Calls stand in a list, `[` and `]`."""
     thought: tuple[str, str] = THINK
+    around: tuple[str, ...] = ()
+    """Marks around all calls of a turn."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
@@ -236,4 +238,5 @@ LFM2 = LiteralFormat(
     end=")",
     equals="=",
     listed=True,
+    around=("[", "]", ","),
 )

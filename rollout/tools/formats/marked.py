@@ -81,6 +81,10 @@ class MarkedFormat:
     keyed: bool = False
     """A call is an object with one key, its name, and the arguments as the value."""
     thought: tuple[str, str] = THINK
+    around: tuple[str, ...] = ()
+    """Marks around all calls of a turn."""
+    frame: re.Pattern[str] | None = None
+    """Marks of the messages that a turn consists of, which are no part of what is said."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
@@ -172,6 +176,7 @@ DEEPSEEK = MarkedFormat(
     ),
     headless=f"{_SEP} is missing between its name and its arguments",
     between=re.compile(r"\s*(?:```)?\s*"),
+    around=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
 )
 KIMI_K2 = MarkedFormat(
     "kimi_k2",
@@ -180,6 +185,7 @@ KIMI_K2 = MarkedFormat(
     stops=("<|tool_calls_section_end|>",),
     head=re.compile(r"(?P<id>(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>"),
     headless="<|tool_call_argument_begin|> is missing between its name and its arguments",
+    around=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
 )
 SOLAR = MarkedFormat(
     "solar",
@@ -189,6 +195,8 @@ SOLAR = MarkedFormat(
     head=re.compile(r"(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]*)<\|tool_call:args\|>"),
     headless="<|tool_call:name|> and <|tool_call:args|> must stand before its arguments",
     thought=("<|think|>", "<|end|>"),
+    around=("<|tool_calls|>",),
+    frame=re.compile(r"<\|begin\|>assistant|<\|content\|>"),
 )
 FUNCTIONARY31 = MarkedFormat(
     "functionary31",
@@ -198,7 +206,11 @@ FUNCTIONARY31 = MarkedFormat(
     headless="the name of the function is missing",
 )
 FUNCTIONARY32 = MarkedFormat(
-    "functionary32", ">>>", head=re.compile(r"(?P<name>(?!all\n)[\w.-]+)\n\s*(?=\{)"), begun=True
+    "functionary32",
+    ">>>",
+    head=re.compile(r"(?P<name>(?!all\n)[\w.-]+)\n\s*(?=\{)"),
+    begun=True,
+    frame=re.compile(r"(?:\A|>>>)all\n"),
 )
 GRANITE3 = MarkedFormat("granite3", "<|tool_call|>", lists=True)
 _COMMAND_R = CallKeys("tool_name", "parameters", "tool_call_id")
@@ -212,7 +224,14 @@ MARKED = (
     MarkedFormat("nemotron2", "<TOOLCALL>", "</TOOLCALL>", lists=True),
     MarkedFormat("tool_calls", "<tool_calls>", "</tool_calls>", lists=True, several=True),
     MarkedFormat("gigachat3", "<|function_call|>"),
-    MarkedFormat("apertus", "<|tools_prefix|>", stops=("<|tools_suffix|>",), lists=True, keyed=True),
+    MarkedFormat(
+        "apertus",
+        "<|tools_prefix|>",
+        stops=("<|tools_suffix|>",),
+        lists=True,
+        keyed=True,
+        around=("<|tools_suffix|>",),
+    ),
     MarkedFormat("command_r7b", "<|START_ACTION|>", "<|END_ACTION|>", lists=True, keys=_COMMAND_R),
     MarkedFormat("command_r", "Action:\n```json", "```", lists=True, keys=_COMMAND_R),
     FUNCTIONARY31,

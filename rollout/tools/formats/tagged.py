@@ -52,7 +52,7 @@ class TaggedFormat:
     """One format, by its marks. Patterns are matched where the mark before them ends."""
 
     name: str
-    opening: re.Pattern[str]
+    opening: str
     """The beginning of a call, up to its name."""
     head: re.Pattern[str]
     """The name, as group 1, and what follows it up to the first argument."""
@@ -71,14 +71,19 @@ class TaggedFormat:
     nested: str = ""
     """The beginning of each mark, where lists and objects are arguments in marks again; empty: they are JSON."""
     thought: tuple[str, str] = THINK
+    around: tuple[str, ...] = ()
+    """Marks around all calls of a turn."""
+    frame: re.Pattern[str] | None = None
+    """Marks of the messages that a turn consists of, which are no part of what is said."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
         return bounded(self._read(text, _schemas(tools)))
 
     def _read(self, text: str, schemas: _Schemas) -> Iterator[ToolCall | MalformedCall]:
+        opening = re.compile(re.escape(self.opening))
         position = 0
-        while (mark := openings(text, self.opening, position, self.thought)) is not None:
+        while (mark := openings(text, opening, position, self.thought)) is not None:
             call, position = self._call(text, mark.end(), schemas)
             yield call
 
@@ -125,8 +130,7 @@ class TaggedFormat:
 
     def _stop(self, text: str, start: int) -> int:
         """End of a call that can't be read."""
-        closing, opening = text.find(self.closing, start), self.opening.search(text, start)
-        found = [closing, -1 if opening is None else opening.start()]
+        found = (text.find(mark, start) for mark in (self.closing, self.opening))
         return min((at for at in found if at >= 0), default=len(text))
 
     def _value(self, text: str, kind: str | None, schema: Mapping[str, Any]) -> Any:
@@ -205,7 +209,7 @@ def _element_end(text: str, mark: str, key: str, begin: int) -> int:
 
 QWEN3_CODER = TaggedFormat(
     "qwen3_coder",
-    opening=re.compile(r"(?:<tool_call>\s*)?<function="),
+    opening="<function=",
     head=re.compile(r"\s*([^\s<>]+)\s*>"),
     parameter=re.compile(r"\s*<parameter=(?P<key>[^\s<>]+)\s*>"),
     parameter_end="</parameter>",
@@ -213,10 +217,11 @@ QWEN3_CODER = TaggedFormat(
     shown="<parameter=...>",
     outer="</tool_call>",
     padded=True,
+    around=("<tool_call>", "</tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
 )
 GLM45 = TaggedFormat(
     "glm45",
-    opening=re.compile("<tool_call>"),
+    opening="<tool_call>",
     head=re.compile(r"\s*([^\s<>{}]+)\s*"),
     parameter=re.compile(r"\s*<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>"),
     parameter_end="</arg_value>",
@@ -225,38 +230,60 @@ GLM45 = TaggedFormat(
 )
 HUNYUAN3 = TaggedFormat(
     "hunyuan3",
-    opening=re.compile("<tool_call:opensource>"),
+    opening="<tool_call:opensource>",
     head=re.compile(r"\s*([^\s<>{}]+)\s*<tool_sep:opensource>"),
     parameter=re.compile(r"\s*<arg_key:opensource>(?P<key>[^<]*)</arg_key:opensource>\s*<arg_value:opensource>"),
     parameter_end="</arg_value:opensource>",
     closing="</tool_call:opensource>",
     shown="<arg_key:opensource> with <arg_value:opensource>,",
     thought=("<think:opensource>", "</think:opensource>"),
+    around=("<tool_calls:opensource>", "</tool_calls:opensource>"),
 )
 
 
-def _invoke(name: str, tag: str, *, kind: str = "", thought: tuple[str, str] = THINK) -> TaggedFormat:
+def _invoke(
+    name: str,
+    tag: str,
+    around: tuple[str, ...],
+    *,
+    kind: str = "",
+    thought: tuple[str, str] = THINK,
+    frame: re.Pattern[str] | None = None,
+) -> TaggedFormat:
     """The rows that call an argument `parameter`, with a prefix before each tag."""
     prefix = re.escape(tag)
     return TaggedFormat(
         name,
-        opening=re.compile(f'<{prefix}invoke name="'),
+        opening=f'<{tag}invoke name="',
         head=re.compile(r'([^"<>]+)"\s*>'),
         parameter=re.compile(rf'\s*<{prefix}parameter name="(?P<key>[^"<>]+)"{kind}\s*>'),
         parameter_end=f"</{tag}parameter>",
         closing=f"</{tag}invoke>",
         shown=f"<{tag}parameter ...>",
         thought=thought,
+        around=around,
+        frame=frame,
     )
 
 
-MINIMAX_M2 = _invoke("minimax_m2", "")
-DEEPSEEK_V32 = _invoke("deepseek_v32", "｜DSML｜", kind=r'(?:\s+string="(?P<kind>\w+)")?')
-MUSE = _invoke("muse", "atem:", thought=("to=self<|message|>", "<|eom|>"))
+MINIMAX_M2 = _invoke("minimax_m2", "", ("<minimax:tool_call>", "</minimax:tool_call>"))
+DEEPSEEK_V32 = _invoke(
+    "deepseek_v32",
+    "｜DSML｜",
+    ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    kind=r'(?:\s+string="(?P<kind>\w+)")?',
+)
+MUSE = _invoke(
+    "muse",
+    "atem:",
+    ("<atem:function_calls>", "</atem:function_calls>"),
+    thought=("to=self<|message|>", "<|eom|>"),
+    frame=re.compile(r"(?:<\|start\|>assistant)?\s*to=[\w.-]+<\|message\|>|<\|eom\|>"),
+)
 _MINIMAX = "]<]minimax[>["
 MINIMAX_M3 = TaggedFormat(
     "minimax_m3",
-    opening=re.compile(re.escape(f'{_MINIMAX}<invoke name="')),
+    opening=f'{_MINIMAX}<invoke name="',
     head=re.compile(r'([^"<>]+)"\s*>'),
     parameter=re.compile(rf"\s*{re.escape(_MINIMAX)}<(?P<key>[^\s<>/]+)>"),
     parameter_end=f"{_MINIMAX}</{{key}}>",
@@ -264,10 +291,11 @@ MINIMAX_M3 = TaggedFormat(
     shown=f"{_MINIMAX}<...>",
     nested=_MINIMAX,
     thought=("<mm:think>", "</mm:think>"),
+    around=(f"{_MINIMAX}<tool_call>", f"{_MINIMAX}</tool_call>"),
 )
 MINICPM5 = TaggedFormat(
     "minicpm5",
-    opening=re.compile('<function name="'),
+    opening='<function name="',
     head=re.compile(r'([^"<>]+)"\s*>'),
     parameter=re.compile(r'\s*<param name="(?P<key>[^"<>]+)"\s*>(?P<cdata><!\[CDATA\[)?'),
     parameter_end="</param>",
@@ -276,13 +304,15 @@ MINICPM5 = TaggedFormat(
 )
 KIMI_K3 = TaggedFormat(
     "kimi_k3",
-    opening=re.compile(re.escape('<|open|>call tool="')),
+    opening='<|open|>call tool="',
     head=re.compile(r'([^"<>]+)"[^<>]*<\|sep\|>'),
     parameter=re.compile(r'\s*<\|open\|>argument key="(?P<key>[^"<>]+)"(?: type="(?P<kind>\w+)")?<\|sep\|>'),
     parameter_end="<|close|>argument<|sep|>",
     closing="<|close|>call<|sep|>",
     shown='<|open|>argument key="..."<|sep|>',
     thought=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    around=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+    frame=re.compile(r"<\|open\|>response<\|sep\|>|<\|close\|>(?:response|message)<\|sep\|>"),
 )
 TAGGED = (
     QWEN3_CODER,
