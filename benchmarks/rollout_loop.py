@@ -14,7 +14,7 @@ import time
 from benchmarks.rollout_replay import Played, ReplayEngine, ReplayTool, Turn
 from benchmarks.rows import Row, figure, median, resident_kib
 from rollout.engines import SamplingParams, find_model
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
@@ -46,7 +46,7 @@ async def _play(loop: AgentLoop, count: int) -> list[TrajectoryResult]:
         lambda task, result: Reward(1.0),
         lambda result, task: results.append(result),
         schedule=Schedule(concurrency=count),
-        retries=RetryBudget(0, 0),
+        retries=0,
     )
     await runner.run(tasks(count))
     assert not any(result.masked for result in results)

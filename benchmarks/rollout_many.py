@@ -20,7 +20,7 @@ from fairbox.net.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.engines import SamplingParams, find_model
 from rollout.engines.replicas.replicated import ReplicatedEngine
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
@@ -68,7 +68,7 @@ async def rows() -> list[Row]:
                 lambda task, result: Reward(float(result.tool_calls[0].text == "4950")),
                 lambda result, task: results.append(result),
                 schedule=Schedule(concurrency=TRAJECTORIES),
-                retries=RetryBudget(0, 0),
+                retries=0,
             )
             began = time.monotonic()
             running = asyncio.create_task(runner.run(tasks(TRAJECTORIES)))

@@ -15,7 +15,7 @@ from benchmarks.rollout_loop import replay_loop, tasks
 from benchmarks.rollout_replay import Played, draws
 from benchmarks.rows import Row, figure
 from rollout.engines import find_model
-from rollout.loop import RetryBudget, RolloutRunner, Schedule
+from rollout.loop import RolloutRunner, Schedule
 from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, HubTokenizer
 
@@ -65,7 +65,7 @@ async def rows() -> list[Row]:
         lambda task, result: Reward(1.0),
         lambda result, task: None,
         schedule=Schedule(concurrency=PLACES),
-        retries=RetryBudget(0, 0),
+        retries=0,
     )
     before = time.monotonic()
     await runner.run(tasks(TRAJECTORIES))

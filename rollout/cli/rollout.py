@@ -36,7 +36,6 @@ from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.figures import RunFigures, open_figures, service_metrics
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
@@ -193,7 +192,7 @@ async def _roll(
             environment.score,
             sink,
             schedule=config.schedule(),
-            retries=RetryBudget(config.infra_retries),
+            retries=config.infra_retries,
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
         )

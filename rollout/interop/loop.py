@@ -19,7 +19,7 @@ from rollout.interop.scores import RowScorer
 from rollout.interop.settings import TrainerSettings
 from rollout.interop.shared import shared_interpreter
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
@@ -102,7 +102,7 @@ class TrainerLoop:
             None if self._scorer is None else self._score,
             lambda result, _: results.__setitem__(result.index, result),
             schedule=Schedule(concurrency=concurrency),
-            retries=RetryBudget(settings.infra_retries),
+            retries=settings.infra_retries,
         )
         await runner.run(tasks)
         return [results[index] for index in range(len(tasks))]

@@ -42,22 +42,6 @@ class DropReason(StrEnum):
     """The run's time was over."""
 
 
-@dataclass(slots=True)
-class RetryBudget:
-    """Retries that failed trajectories may have: `per_trajectory`, and `total` over the run. A service that is down is
-    no reason for a total: trajectories wait for it (`rollout.tools.breaker`)."""
-
-    per_trajectory: int
-    total: float = math.inf
-
-    def take(self, attempt: int) -> bool:
-        """Says whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
-        if attempt > self.per_trajectory or self.total <= 0:
-            return False
-        self.total -= 1
-        return True
-
-
 @dataclass(frozen=True)
 class Schedule:
     """Numbers of trajectories and groups, and the run's time limit. Raises FieldErrors."""
@@ -154,7 +138,7 @@ class _Group:
 class GroupScheduler:
     """`tasks` groups. Call `poll(now)` after every event, and at `wake_at`; nothing is left to do when it is `done`."""
 
-    def __init__(self, schedule: Schedule, tasks: int, retries: RetryBudget, *, now: float) -> None:
+    def __init__(self, schedule: Schedule, tasks: int, retries: int, *, now: float) -> None:
         self._schedule = schedule
         self._retries = retries
         self._each = schedule.samples_per_prompt + schedule.extra_samples
@@ -199,7 +183,7 @@ class GroupScheduler:
         group, attempt = self._left(index)
         if group.over:
             return  # told to end, and faster
-        if masked and again and self._retries.take(attempt):
+        if masked and again and attempt <= self._retries:
             # Safe: nothing of the failed attempt was handed over, and the next one has an id of its own.
             self.retried += 1
             group.retrying.add(index)

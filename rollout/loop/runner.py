@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fairbox.clock import Clock, MonotonicClock
 from rollout.engines.base import derived_seed
-from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, RetryBudget, Schedule, Start
+from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, Schedule, Start
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
 from rollout.loop.task import Task
@@ -57,9 +57,13 @@ class RunnerStatistics:
 
 
 class RolloutRunner:
-    """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`; None: nothing is scored) is
-    called for those that are not masked, and `sink` for each that is kept. `slots` are places that several runners
-    share: a trajectory takes one while it is played and scored, beside its place in `schedule`."""
+    """Trajectories of each task, as `schedule` says. One that the service failed is played again up to `retries` times,
+    and so is its scoring.
+
+    `score` (see `rollout.loop.scoring`; None: nothing is scored) is called for those that are not masked, and `sink`
+    for each that is kept. `slots` are places that several runners share: a trajectory takes one while it is played and
+    scored, beside its place in `schedule`.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class RolloutRunner:
         sink: Sink,
         *,
         schedule: Schedule,
-        retries: RetryBudget,
+        retries: int,
         seed: int | None = None,
         score_timeout_s: float = SCORE_TIMEOUT_S,
         slots: asyncio.Semaphore | None = None,

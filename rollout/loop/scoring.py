@@ -18,7 +18,6 @@ from executor_service import Cause
 from fairbox.clock import Clock
 from fairbox.telemetry import logs, tracing
 from rollout.cleanup import cancelled_here
-from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import NotScored, Reward, RewardFault
@@ -39,7 +38,7 @@ class Scoring:
     """`timeout_s` is the longest time of one trajectory's scoring, repetitions included; `retries` bounds those. If
     `score` is None, every trajectory stays as it is."""
 
-    def __init__(self, score: Score | None, *, timeout_s: float, retries: RetryBudget, clock: Clock) -> None:
+    def __init__(self, score: Score | None, *, timeout_s: float, retries: int, clock: Clock) -> None:
         self._score = score
         self._timeout_s = timeout_s
         self._retries = retries
@@ -83,7 +82,7 @@ class Scoring:
             failed = isinstance(outcome, NotScored) and outcome.cause is Cause.INFRA
             # Again is safe: a score changes nothing outside of itself, what it runs in a sandbox is run there anew
             # under an id of its own, and nothing of the failed attempt was handed over.
-            if not failed or isinstance(outcome, RewardFault) or not self._retries.take(attempt):
+            if not failed or isinstance(outcome, RewardFault) or attempt > self._retries:
                 return outcome
             self.repeated += 1
             await asyncio.sleep(_AGAIN_AFTER_S * 2 ** (attempt - 1))

@@ -22,7 +22,7 @@ from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.config import RolloutConfig
 from rollout.engines import SamplingParams, find_model
 from rollout.figures import RunFigures, open_figures, service_metrics
-from rollout.loop import AgentLoop, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.loop import Limits as LoopLimits
 from rollout.metrics import RolloutMetrics
 from rollout.rewards import Reward
@@ -110,7 +110,7 @@ async def rolled(stack: LocalStack) -> Samples:
             lambda task, result: Reward(1.0, {}),
             sink,
             schedule=Schedule(concurrency=2, samples_per_prompt=2),
-            retries=RetryBudget(0, 0),
+            retries=0,
         )
         figures = RunFigures(runner.statistics, summary)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.loop.scoring import Score
 
 NO_LIMITS = Limits(None, None, None, None, None, None)
@@ -18,7 +18,7 @@ def tool_call(name: str, **arguments: Any) -> str:
 
 
 async def roll_out(
-    loop: AgentLoop, score: Score, tasks: Sequence[Task], *, retries: RetryBudget | None = None, **schedule: Any
+    loop: AgentLoop, score: Score, tasks: Sequence[Task], *, retries: int = 0, **schedule: Any
 ) -> list[tuple[Task, TrajectoryResult]]:
     """Trajectories that a run hands over, in its order. `schedule` are fields of Schedule."""
     done: list[tuple[Task, TrajectoryResult]] = []
@@ -27,7 +27,7 @@ async def roll_out(
         score,
         lambda result, task: done.append((task, result)),
         schedule=Schedule(**schedule),
-        retries=retries or RetryBudget(0, 0),
+        retries=retries,
         seed=1,
     )
     await runner.run(tasks)

@@ -16,7 +16,6 @@ from rollout.loop import (
     AgentLoop,
     Limits,
     RequestState,
-    RetryBudget,
     RolloutRunner,
     Schedule,
     StopReason,
@@ -209,7 +208,7 @@ def runner(
     loop: AgentLoop,
     sink: Sink,
     *,
-    retries: RetryBudget | None = None,
+    retries: int = 0,
     score: Score = lambda task, result: Reward(1.0),
     **options: Any,
 ) -> RolloutRunner:
@@ -218,7 +217,7 @@ def runner(
         score,
         lambda result, task: sink.append((result, task)),
         schedule=Schedule(**{"concurrency": 4} | options),
-        retries=retries or RetryBudget(0, 0),
+        retries=retries,
         seed=1,
     )
 
@@ -259,7 +258,7 @@ async def test_failed_trajectory_is_run_again_under_a_new_id(make_loop: MakeLoop
     failures = [InfraError("once"), None]
     loop, engine, _ = make_loop([CALL, "#### 6"], lambda _: failures.pop(0) or "6")
     sink: Sink = []
-    await runner(loop, sink, retries=RetryBudget(1, 10)).run([TASK])
+    await runner(loop, sink, retries=1).run([TASK])
     ((result, _),) = sink
     assert (result.attempts, result.masked, result.reward) == (2, False, Reward(1.0))
     assert len({request.trajectory_id for request in engine.requests}) == 2
@@ -269,21 +268,11 @@ async def test_failed_trajectory_is_run_again_under_a_new_id(make_loop: MakeLoop
 async def test_trajectory_that_keeps_failing_is_masked_and_has_no_reward(make_loop: MakeLoop) -> None:
     loop, _, _ = make_loop([CALL], lambda _: InfraError("down"))
     sink: Sink = []
-    run = runner(loop, sink, retries=RetryBudget(1, 10))
+    run = runner(loop, sink, retries=1)
     await run.run([TASK])
     ((result, _),) = sink
     assert (result.attempts, result.masked, result.reward) == (2, True, None)
     assert run.statistics().masked == 1
-
-
-async def test_outage_does_not_multiply_work_beyond_the_runs_budget(make_loop: MakeLoop) -> None:
-    loop, engine, _ = make_loop([CALL], lambda _: InfraError("down"))
-    sink: Sink = []
-    run = runner(loop, sink, retries=RetryBudget(3, 2), concurrency=1)
-    await run.run([TASK] * 5)
-    assert len(sink) == 5
-    assert run.statistics().retried == 2
-    assert len(engine.requests) == 7
 
 
 async def test_defect_of_a_tool_or_a_reward_masks_one_trajectory_and_is_logged(

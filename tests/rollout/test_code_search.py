@@ -20,7 +20,7 @@ from rollout.dump_check import check_dump
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward
 from rollout.envs.code_search.prompts import AnswerDialect
-from rollout.loop import AgentLoop, Limits, RetryBudget, StopReason, Task, ToolCallRecord
+from rollout.loop import AgentLoop, Limits, StopReason, Task, ToolCallRecord
 from rollout.loop.results import TrajectoryResult
 from rollout.rewards import Sample
 from rollout.stack import LocalStack
@@ -111,7 +111,7 @@ class Agents:
             engine = ScriptedEngine(self.tokenizer, say, vocab_size=49152, max_model_tokens=100_000)
             loop = AgentLoop(engine, self.chat, Toolbox(tools, max_parallel_calls=5), LIMITS, SamplingParams())
             schedule = {"concurrency": 6, "samples_per_prompt": samples}
-            return await roll_out(loop, environment.score, environment.tasks(), retries=RetryBudget(1, 2), **schedule)
+            return await roll_out(loop, environment.score, environment.tasks(), retries=1, **schedule)
 
 
 @pytest.fixture

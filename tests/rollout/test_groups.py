@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
-from rollout.loop import DropReason, GroupEnded, GroupScheduler, RetryBudget, Schedule
+from rollout.loop import DropReason, GroupEnded, GroupScheduler, Schedule
 from rollout.loop.groups import Cancel, Decision, HandOver, Start
 
 
 class World:
     """Does what the scheduler says, and keeps count."""
 
-    def __init__(self, tasks: int, *, retries: tuple[int, int] = (0, 0), **options: Any) -> None:
+    def __init__(self, tasks: int, *, retries: int = 0, **options: Any) -> None:
         self.schedule = Schedule(**{"concurrency": 100} | options)
-        self.scheduler = GroupScheduler(self.schedule, tasks, RetryBudget(*retries), now=0.0)
+        self.scheduler = GroupScheduler(self.schedule, tasks, retries, now=0.0)
         self.now = 0.0
         self.running: list[int] = []
         self.started: list[tuple[int, int]] = []
@@ -104,7 +104,7 @@ def test_without_extras_a_masked_one_is_handed_over_at_once() -> None:
 
 
 def test_failed_ones_are_run_again_first_and_later_each_time() -> None:
-    world = World(2, retries=(2, 10), concurrency=1)
+    world = World(2, retries=2, concurrency=1)
     world.end(0, masked=True, again=True)
     assert world.started == [(0, 1), (1, 1)]
     assert world.scheduler.wake_at == 0.5
@@ -149,7 +149,7 @@ def test_a_group_without_any_score_is_none_of_those_wanted() -> None:
 
 
 def test_at_the_deadline_everything_ends() -> None:
-    world = World(3, samples_per_prompt=2, concurrency=4, retries=(1, 1), time_limit_s=10.0)
+    world = World(3, samples_per_prompt=2, concurrency=4, retries=1, time_limit_s=10.0)
     world.end(0)
     world.end(1, masked=True, again=True)
     world.now = 0.2
@@ -186,7 +186,7 @@ def test_whatever_happens_complete_groups_are_whole_and_everything_ends(data: st
     limit = draw(st.none() | st.floats(0.1, 20.0))
     world = World(
         tasks,
-        retries=(draw(st.integers(0, 2)), draw(st.integers(0, 5))),
+        retries=draw(st.integers(0, 2)),
         concurrency=draw(st.integers(1, 6)),
         samples_per_prompt=samples,
         extra_samples=extra,

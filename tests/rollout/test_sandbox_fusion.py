@@ -22,7 +22,7 @@ from rollout.engines import SamplingParams
 from rollout.envs.base import Environment
 from rollout.interop.settings import InterpreterSettings
 from rollout.interop.shared import SharedTools, close_shared
-from rollout.loop import AgentLoop, Limits, RetryBudget, StopReason, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, StopReason, Task, TrajectoryResult
 from rollout.rewards import gsm8k_reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
@@ -222,7 +222,7 @@ async def played(
             loop,
             lambda task, result: gsm8k_reward(result.final_text, task.ground_truth),
             [TASK],
-            retries=RetryBudget(1),
+            retries=1,
             concurrency=count,
             samples_per_prompt=count,
         )

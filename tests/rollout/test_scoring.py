@@ -9,7 +9,7 @@ import pytest
 
 from executor_service import Cause
 from rollout.engines import SamplingParams
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.loop.scoring import Score
 from rollout.rewards import NotScored, Reward, RewardFault
 from rollout.testing import ScriptedEngine
@@ -30,7 +30,7 @@ class Player:
             score,
             lambda result, task: self.results.append(result),
             schedule=Schedule(**{"concurrency": 8} | options),
-            retries=RetryBudget(retries, 100),
+            retries=retries,
             score_timeout_s=timeout_s,
         )
 

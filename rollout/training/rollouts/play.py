@@ -19,7 +19,7 @@ from rollout.dump import DumpError, DumpWriter, record_of
 from rollout.engines.base import derived_seed
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.groups import Schedule
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
@@ -40,14 +40,14 @@ class _RunLoop:
 
     loop: Loop
     first: int
-    retries: RetryBudget
+    retries: int
     ended: Callable[[], None]
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         again = False
         try:
             result = _of_the_run(await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt))
-            again = result.masked and attempt <= self.retries.per_trajectory and self.retries.total > 0
+            again = result.masked and attempt <= self.retries
             return result
         finally:
             if not again:
@@ -100,13 +100,13 @@ def make_runner(
     *,
     number: int,
     first: int = 0,
-    retries: RetryBudget | None = None,
+    retries: int | None = None,
     ended: Callable[[], None] = lambda: None,
     slots: asyncio.Semaphore | None = None,
 ) -> RolloutRunner:
     """Plays the group or evaluation `number`, whose trajectories have indices from `first`, and calls `ended` for each
     that was played, kept or not, when it has ended."""
-    retries = retries or RetryBudget(config.infra_retries)
+    retries = config.infra_retries if retries is None else retries
     return RolloutRunner(
         _RunLoop(loop, first, retries, ended),
         environment.score,

@@ -32,7 +32,7 @@ from rollout.dump import DumpWriter
 from rollout.engines.base import EngineUnavailable
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.groups import Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.tokens.segment import SegmentKind
@@ -203,7 +203,7 @@ class RolloutStream:
         self._schedule = Schedule(
             config.samples_per_prompt + config.extra_samples, config.samples_per_prompt, config.extra_samples
         )
-        self._retries = RetryBudget(config.infra_retries)
+        self._retries = config.infra_retries
         self._places = _Places(config.concurrency)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""

@@ -17,7 +17,7 @@ from fairbox.config import check
 from fairbox.errors import ConfigError
 from rollout.config import RaySpread
 from rollout.engines import SamplingParams, find_model
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.ray import RayLoops
 from rollout.ray import loops as ray_loops
 from rollout.rewards import Reward
@@ -80,7 +80,7 @@ async def play(spread: RayLoops, count: int, *, retries: int = 2, **options: Any
         score,
         lambda result, task: results.append(result),
         schedule=Schedule(**{"concurrency": 8} | options),
-        retries=RetryBudget(retries, 100),
+        retries=retries,
         seed=1,
     )
     await runner.run(tasks(count))
