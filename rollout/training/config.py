@@ -26,7 +26,14 @@ _FREE = tuple(
         *("steps", "out", "resume", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
         *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
         *("model", "up", "limiter", "executor", "ray_address", "shards", "concurrency", "infra_retries"),
-        *("max_masked_share", "tool.outage_timeout", "engine.max_batch", "engine.device", "engine.urls"),
+        *(
+            "max_masked_share",
+            "tool.outage_timeout",
+            "update.push_timeout_s",
+            "engine.max_batch",
+            "engine.device",
+            "engine.urls",
+        ),
         *("engine.launch", "engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
     )
 )

@@ -76,9 +76,9 @@ class ShardedLearner:
         """Function that writes what a checkpoint keeps, at the first shard."""
         return self._write_state
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, *, for_engine: bool = False) -> None:
         """Implements `WritableModel`."""
-        self._call("write_model", folder.absolute())
+        self._call("write_model", folder.absolute(), for_engine)
 
     def start(self, plan: LearnerPlan, out: Path) -> None:
         """Starts the shards. Raises FairboxError if they can't be started in time."""

@@ -110,10 +110,10 @@ class Shard:
                 return FairboxError(write_failure(error))
         return None
 
-    def write_model(self, folder: Path) -> FairboxError | None:
+    def write_model(self, folder: Path, for_engine: bool) -> FairboxError | None:
         """Writes the model that an engine takes: the first shard writes it."""
         try:
-            self._its().policy.write(folder)
+            self._its().policy.write(folder, for_engine=for_engine)
         except FairboxError as error:
             return FairboxError(str(error))
         return None

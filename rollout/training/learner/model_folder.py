@@ -24,8 +24,12 @@ _TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_m
 class WritableModel(Protocol):
     """A trained model, wherever it is."""
 
-    def write(self, folder: Path) -> None:
-        """Configuration and weights, without a tokenizer. Raises FairboxError."""
+    def write(self, folder: Path, *, for_engine: bool = False) -> None:
+        """Configuration and weights, without a tokenizer. Raises FairboxError.
+
+        `for_engine`: in the type that the model computes in, `policy.dtype`, and not in that of its parameters. An
+        engine in bfloat16 rounds to that itself, and half as much is written and read.
+        """
 
 
 def export_model(model: WritableModel, source: Path, target: Path) -> None:

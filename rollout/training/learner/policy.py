@@ -199,12 +199,13 @@ class Policy:
         """The weights as an engine takes them: those of a plain model, with what was learned."""
         return plain_state(self.model)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, *, for_engine: bool = False) -> None:
         """Implements `WritableModel`. Every peer calls it; the first puts the model together on its CPU to write it."""
+        dtype = torch.bfloat16 if for_engine and self.settings.dtype == "bfloat16" else None
         put_together(self._trained)
         tied = tied_names(self.model)
         whole = ((name, self._peers.whole(value)) for name, value in plain_items(self.model) if name not in tied)
-        tensors = {name: value.cpu() for name, value in whole if value is not None}
+        tensors = {name: value.to("cpu", dtype) for name, value in whole if value is not None}
         if self._peers.rank == 0:
             write_model(self.model.config, tensors, folder)
 

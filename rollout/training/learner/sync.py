@@ -35,10 +35,13 @@ class WeightSync:
     """Pushes weights. `folder` None is for an engine in this process, which copies the weights of a `Policy` in it;
     servers, and the weights of a policy elsewhere, use a folder below `folder`, which must be at the same path on all
     of their machines. The current weights' folder stays until others replace it: a server that is started again gets
-    it. `close` removes it."""
+    it. `close` removes it. An engine has `timeout_s` to load them."""
 
-    def __init__(self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None) -> None:
+    def __init__(
+        self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None, timeout_s: float = 600.0
+    ) -> None:
         self._engine = engine
+        self._timeout_s = timeout_s
         self._policy = policy
         self._folder = folder
         self._pushed = ""
@@ -59,7 +62,9 @@ class WeightSync:
         version = version_name(steps_done)
         if self._folder is None:
             assert isinstance(self._policy, Policy)
-            await self._engine.update_weights(StateWeights(self._policy.state()), version=version)
+            await self._engine.update_weights(
+                StateWeights(self._policy.state()), version=version, timeout_s=self._timeout_s
+            )
             self._pushed = version
             return version
         path = (self._folder / version).absolute()
@@ -67,8 +72,8 @@ class WeightSync:
         try:
             if path != of_before:
                 # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
-                await asyncio.to_thread(self._policy.write, path)
-            await self._engine.update_weights(DiskWeights(path), version=version)
+                await asyncio.to_thread(self._policy.write, path, for_engine=True)
+            await self._engine.update_weights(DiskWeights(path), version=version, timeout_s=self._timeout_s)
             self._kept, self._pushed = path, version
         finally:
             await self._remove(of_before if self._kept == path else path)

@@ -38,6 +38,9 @@ class UpdateSettings:
     max_grad_norm: float = setting(1.0, above=0, help="Gradients are scaled down to this norm.")
     epochs: int = setting(1, least=1, help="How often a step's trajectories are trained on.")
     minibatches: int = setting(1, least=1, help="Optimizer steps of one epoch, each on as many trajectories.")
+    push_timeout_s: float = setting(
+        600.0, above=0, help="Longest time that the engine may take to load the weights of a step, seconds."
+    )
 
 
 def make_optimizer(

@@ -157,7 +157,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         log = stack.enter_context(MetricLog(run.out, console, after=after or -1, wandb=board))
         engine = cast("WeightedEngine", loop.engine)
         in_process = config.engine.kind == "transformers" and config.shards.count == 1
-        sync = WeightSync(engine, learner.policy, folder=None if in_process else run.out / "weights")
+        folder = None if in_process else run.out / "weights"
+        sync = WeightSync(engine, learner.policy, folder=folder, timeout_s=config.update.push_timeout_s)
         stack.push_async_callback(sync.close)
         begun = None if found is None else found.rollouts
         source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)

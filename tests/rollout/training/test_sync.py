@@ -14,7 +14,9 @@ from rollout.engines.replicas import placement as replicas
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.engines.local.engine import TransformersEngine  # noqa: E402 - needs torch
+from safetensors.torch import load_file  # noqa: E402 - needs torch
+
+from rollout.engines.local.engine import TransformersEngine  # noqa: E402
 from rollout.engines.weights import DiskWeights  # noqa: E402
 from rollout.training import Policy, PolicySettings  # noqa: E402
 from rollout.training.learner.sync import WeightSync, version_name  # noqa: E402
@@ -63,6 +65,21 @@ async def test_weights_of_another_run_are_not_taken_for_those_of_this_one(tiny_d
     assert found[0].ids != found[1].ids == wanted.ids
 
 
+def test_weights_for_an_engine_are_in_the_type_that_is_computed_in(mini_dir: Path, tmp_path: Path) -> None:
+    written = {}
+    for dtype in ("float32", "bfloat16"):
+        policy = Policy.load(mini_dir, PolicySettings(dtype=dtype))
+        for for_engine in (False, True):
+            folder = tmp_path / f"{dtype}-{for_engine}"
+            policy.write(folder, for_engine=for_engine)
+            written[dtype, for_engine] = load_file(folder / "model.safetensors")
+    exact = written["float32", False]
+    for asked, found in written.items():
+        kind = torch.bfloat16 if asked == ("bfloat16", True) else torch.float32
+        assert found.keys() == exact.keys()
+        assert all(torch.equal(found[name], exact[name].to(kind)) for name in exact)
+
+
 class Copied:
     """A trained model whose weights are those of a folder, or half of them."""
 
@@ -70,7 +87,8 @@ class Copied:
         self.model_dir = model_dir
         self.whole = True
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, *, for_engine: bool = False) -> None:
+        assert for_engine
         shutil.copytree(self.model_dir, folder)
         if not self.whole:
             (folder / "model.safetensors").unlink()
