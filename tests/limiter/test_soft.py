@@ -76,10 +76,10 @@ def test_an_executor_that_can_bind_makes_it_an_ordinary_lease() -> None:
     core.handle(Bind("x", lease, "c"), 3.0)
     assert core.statistics(3.0).sessions == 2, "nothing is left of its client"
     assert core.statistics(3.0).bound == 1
-    core.handle(Tick(), 9.0)
-    assert core.statistics(9.0).held == 1
-    core.handle(Tick(), 9.7)
-    assert core.statistics(9.7).held == 0, "its executor was silent"
+    core.handle(Tick(), 10.0)
+    assert core.statistics(10.0).held == 1
+    core.handle(Tick(), 10.2)
+    assert core.statistics(10.2).held == 0, "its executor was silent"
 
 
 def test_it_is_refused_where_it_is_not_offered() -> None:
