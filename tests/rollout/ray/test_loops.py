@@ -116,9 +116,12 @@ async def test_a_killed_worker_costs_its_own_trajectories_only_and_they_are_run_
     chat: ChatTemplate, tmp_path: Path
 ) -> None:
     async with loops(chat, tmp_path, delay_s=0.3) as spread:
-        playing = asyncio.create_task(play(spread, 24))
-        while spread.statistics().running < 8:
+        while spread.statistics().ready < 2:  # else one may have played everything before the other has begun
             await asyncio.sleep(0.05)
+        playing = asyncio.create_task(play(spread, 24))
+        async with asyncio.timeout(60):
+            while spread.statistics().running < 8:
+                await asyncio.sleep(0.05)
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
         results = await playing
         assert spread.statistics().lost == 1
