@@ -20,19 +20,8 @@ from rollout.tools.formats.calls import THINK
 
 _CHANNEL = re.compile(r"<\|channel\|>(\w+)\s*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL)
 """A message of gpt-oss that is no call: of the channel `analysis`, or said to the user."""
-_OPENINGS = (
-    "<tool_call>",
-    "<function=",
-    "<|python_tag|>",
-    "[TOOL_CALLS]",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁calls▁begin｜>",
-)
-"""Marks of formats before a call, beside those that the format itself names."""
 _MARK_CHARS = 64
 """A mark and the blanks behind it, at most: what stands farther from its call is not looked for."""
-_AFTER = ("</function>", "</tool_call>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>", "```", ";")
-"""Marks after it, likewise."""
 _NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
 
@@ -86,9 +75,9 @@ class _Marks:
 
     def __init__(self, form: ToolCallFormat) -> None:
         around = getattr(form, "around", ())
-        self._before = tuple(mark for mark in (getattr(form, "opening", ""), *around, *_OPENINGS) if mark)
-        behind = (re.escape(mark) for mark in (getattr(form, "closing", ""), *around, *_AFTER) if mark)
-        self._behind = re.compile(f"(?:{'|'.join(behind)}|\\s)+")
+        self._before = tuple(mark for mark in (getattr(form, "opening", ""), *around) if mark)
+        behind = [re.escape(mark) for mark in (getattr(form, "closing", ""), *around) if mark]
+        self._behind = re.compile("(?:" + "|".join([*behind, r"\s"]) + ")+")
         self._frame: re.Pattern[str] | None = getattr(form, "frame", None)
 
     def before_call(self, text: str) -> str:

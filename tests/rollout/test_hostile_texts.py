@@ -51,6 +51,19 @@ PIECES = {
 }
 
 
+ITEM = "]<]minimax[>[<item>1]<]minimax[>[</item>"
+CLOSED = "]<]minimax[>[</n>]<]minimax[>[</invoke>"
+
+
+@pytest.mark.timeout(60)
+def test_lists_in_marks_are_read_in_one_pass() -> None:
+    count = 8 * SIZE // len(ITEM)
+    text = f']<]minimax[>[<invoke name="f">]<]minimax[>[<n>{ITEM * count} {CLOSED}'
+    (call,) = FORMATS["minimax_m3"].parse(text, TOOLS)
+    assert isinstance(call, ToolCall)
+    assert len(call.arguments["n"]) == count
+
+
 def text_of(piece: str) -> str:
     return piece * (SIZE // len(piece) + 1)
 

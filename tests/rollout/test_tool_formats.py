@@ -150,6 +150,8 @@ def parse(name: str, text: str) -> list[Any]:
          "<|close|>call<|sep|>", [("f", {"code": "1", "n": 3})]),
         ("minimax_m3", M3.replace("M", "]<]minimax[>["),
          [("g", {"a": "1", "list": [{"k": "x"}, {"k": "y"}], "d": "{}"})]),
+        ("minimax_m3", '<invoke name="g">M<a>M<a>1M</a>M<b>2M</b>M</a>M</invoke>'.replace("<i", "M<i").replace(
+            "M<", "]<]minimax[>[<"), [("g", {"a": {"a": "1", "b": "2"}})]),
         ("gemma4", '<|tool_call>call:f{code:<|"|>print("a, b}")<|"|>,n:-3,on:true,x:[1.5,null],d:{k:<|"|>v<|"|>}}'
          "<tool_call|>", [("f", {"code": 'print("a, b}")', "n": -3, "on": True, "x": [1.5, None], "d": {"k": "v"}})]),
         ("lfm2", "<|tool_call_start|>[f(code='a\nb', n=3), g(x={\"a\": (1, -2.5e3)}, y=None)]<|tool_call_end|>",
@@ -205,6 +207,7 @@ def test_calls_of_each_format_are_read(name: str, text: str, expected: list[Any]
         ("lfm2", "<|tool_call_start|>[f(n=1, n=2)]<|tool_call_end|>", "given twice"),
         ("lfm2", "<|tool_call_start|>f(n=1)<|tool_call_end|>", "[ must follow"),
         ("lfm2", "<|tool_call_start|>[f(n=" + "9" * 5000 + ")]<|tool_call_end|>", "a number has more than"),
+        ("lfm2", "<|tool_call_start|>[f(n=1e999)]<|tool_call_end|>", "the number 1e999 is too large"),
         ("lfm2", "<|tool_call_start|>[f(n=" + "[" * 70 + "]" * 70 + ")]<|tool_call_end|>", "nested too deeply"),
         ("glm45", "<tool_call>f\n", "it is not closed"),
         ("gpt_oss", '<|channel|>commentary to=functions.f<|message|>{"n": ', "its JSON is cut off"),

@@ -8,6 +8,7 @@ Nothing is evaluated. A string in Python's form may hold line breaks, because LF
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,10 @@ class _Reader:
             raise _Broken(f"a number has more than {_MOST_DIGITS} characters")
         self.at = number.end()
         digits = number.group().replace("_", "")
-        return float(digits) if number[1] or number[2] else int(digits)
+        value = float(digits) if number[1] or number[2] else int(digits)
+        if value in (math.inf, -math.inf):
+            raise _Broken(f"the number {digits} is too large")
+        return value
 
     def _string(self) -> str | None:
         """The string that begins here; None: there is none."""

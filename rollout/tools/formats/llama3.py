@@ -31,6 +31,8 @@ class Llama3Format:
     """`llama3_json`: a turn that is a call from its beginning; text that holds JSON somewhere is an answer."""
 
     name = "llama3_json"
+    around = (_PYTHON, ";")
+    """Marks around calls."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         return bounded(self._read(text))

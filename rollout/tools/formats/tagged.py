@@ -89,9 +89,8 @@ class TaggedFormat:
 
     def _call(self, text: str, start: int, schemas: _Schemas) -> tuple[ToolCall | MalformedCall, int]:
         """The call whose opening ends at `start`, and where to go on."""
-        head = self.head.match(text, start)
-        if head is None or head.end() > self._stop(text, start):
-            stop = self._stop(text, start)
+        head, stop = self.head.match(text, start), self._stop(text, start)
+        if head is None or head.end() > stop:
             problem = "the name of the function is missing" if stop < len(text) else "it is cut off in its name"
             return MalformedCall(problem, text[start:stop].strip()), stop
         name, position = head[1].strip(), head.end()
@@ -100,7 +99,7 @@ class TaggedFormat:
             key, begin = parameter["key"].strip(), parameter.end()
             said = parameter.groupdict()
             mark = ("]]>" if said.get("cdata") else "") + self.parameter_end.replace("{key}", key)
-            end = text.find(mark, begin)
+            end = _element_end(text, self.nested, key, begin) if self.nested else text.find(mark, begin)
             if end < 0:
                 problem = f'its parameter "{key}" is not closed: {mark} is missing'
                 return MalformedCall(problem, text[start:].strip(), name), len(text)
@@ -171,8 +170,8 @@ def _expanded(text: str, mark: str, schema: Mapping[str, Any], levels: int) -> A
     that is no such thing, or lies too deep, stays text."""
     items: list[Any] = []
     fields: dict[str, Any] = {}
-    position = 0
-    while position < len(text.rstrip()):
+    position, last = 0, len(text.rstrip())
+    while position < last:
         at = text.find(mark, position)
         element = None if at < 0 or text[position:at].strip() else _ELEMENT.match(text, at + len(mark))
         if element is None or not levels:
