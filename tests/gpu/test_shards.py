@@ -115,7 +115,7 @@ def test_two_ranks_learn_what_one_process_does(
             mine, theirs = alone.step(sampled_batch), split.call("step", sampled_batch)
             assert theirs == pytest.approx(mine, rel=1e-3, abs=CLOSE), step
         assert split.call("write_state", tmp_path / "state") is None
-        assert split.call("write_model", tmp_path / "model") is None
+        assert split.call("write_model", tmp_path / "model", False) is None
     state = read_state(tmp_path / "state", mmap=False)
     for name, value in alone.policy.trained_state().items():
         torch.testing.assert_close(state["parameters"][name], value, rtol=0, atol=CLOSE)
