@@ -46,7 +46,7 @@ from executor_service.sessions.sessions import Sessions
 from executor_service.sessions.table import SessionTable
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
-from executor_service.verification.cases import Grader
+from executor_service.verification.grader import Grader
 from executor_service.verification.guest_process import BoxWorkers
 from executor_service.verification.verify import Verifier
 from executor_service.workspaces.folder import WorkspaceFolder
@@ -330,9 +330,9 @@ async def open_work(
             tally=RunTally(config.metrics_tenants),
         )
     )
-    grader = Grader(BoxWorkers(boxes), clock, minimal_environment(host), planner.profile_for, hold)
+    grader = Grader(BoxWorkers(boxes), clock, minimal_environment(host), planner.profile_for, hold, forks=not host.bare)
     verifier = await stack.enter_async_context(
-        Verifier(runs, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
+        Verifier(runs, work, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
     )
     return work, sessions, runs, verifier
 

@@ -34,6 +34,7 @@ from executor_service.guest.walls.confine import Confinement, prepare
 from executor_service.guest.walls.private import PrivateFolders
 from executor_service.guest.walls.signal_relay import SignalRelay
 from executor_service.guest.walls.signals import kill_all
+from executor_service.guest.walls.traces import LONG_S, ObjectNumbers, PacketCounts
 from executor_service.guest.walls.without_namespaces import BareInit
 from executor_service.guest.walls.workspace import WorkspaceMounts
 
@@ -49,14 +50,6 @@ _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
 _LAST_PID = "kernel/ns_last_pid"
 _OOM_SCORE = "self/oom_score_adj"
-_COUNTERS = ("/proc/1/net/snmp", "/proc/1/net/snmp6")
-"""Files with what a network namespace counts; no packet comes or fails without a trace in them."""
-_IPC_PLACE, _IPC_LAST = 0x7FFF, 63
-"""Bits of a System V object's number that are its place, and the last place that few objects get before the first one
-comes again, with the next number above these bits. Of kernels that count in another way all are taken for used."""
-_LONG_S = 0.5
-"""There are four million numbers, and one takes longer than a microsecond."""
-_MOST_COUNTERS = 8192
 _BUFFERS = b"4096 16384 65536"
 """Least, usual and most bytes that one end of a connection buffers. Nobody far away is waited for, and of hundreds of
 sockets to a process each could else hold megabytes."""
@@ -161,8 +154,7 @@ class Init:
         self._workspaces = WorkspaceMounts(store, self._owner)
         self._private = PrivateFolders(spec, self._owner)
         self._network = network
-        self._ipc = [] if self._bare else sys_.ipc_numbers()
-        """The newest numbers of System V objects."""
+        self._objects = None if self._bare else ObjectNumbers()
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -270,19 +262,11 @@ class Init:
         """A namespace of its own for the next use if anything was made in this one, and may be gone again; or if the
         use has had time to make so many that the numbers come again."""
         started = self._pages.started()
-        long = started is None or time.monotonic() - started[0] > _LONG_S
-        expected = list(map(_next_ipc, self._ipc))
-        try:
-            self._ipc = [] if long else sys_.ipc_numbers()
-        except OSError:
-            self._ipc = []  # there is no room left
-        if self._ipc != expected:
+        long = started is None or time.monotonic() - started[0] > LONG_S
+        assert self._objects is not None
+        if long or self._objects.used():
             sys_.unshare(sys_.CLONE_NEWIPC)
-            self._ipc = sys_.ipc_numbers()
-
-
-def _next_ipc(number: int) -> int:
-    return number + 1 if number & _IPC_PLACE < _IPC_LAST else (number | _IPC_PLACE) + 1
+            self._objects = ObjectNumbers()
 
 
 def hold_low_numbers() -> None:
@@ -322,13 +306,13 @@ class Network:
     def __init__(self, settings: int) -> None:
         """`settings` is a descriptor of /proc/sys."""
         self._settings = settings
-        self._counters: list[int] = []
+        self._counts: PacketCounts | None = None
         self._fresh: list[bytes] = []
         self._renew()
 
     def clear(self) -> None:
         """Everything that used it is dead."""
-        if self._look() != self._fresh:
+        if self._counts is None or self._counts.look() != self._fresh:
             self._renew()
 
     def _renew(self) -> None:
@@ -340,10 +324,7 @@ class Network:
             if handle is not None:
                 os.write(handle, value)
                 os.close(handle)
-        for handle in self._counters:
-            os.close(handle)
-        self._counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
-        self._fresh = self._look()
-
-    def _look(self) -> list[bytes]:
-        return [os.pread(handle, _MOST_COUNTERS, 0) for handle in self._counters]
+        if self._counts is not None:
+            self._counts.close()
+        self._counts = PacketCounts("1")
+        self._fresh = self._counts.look()

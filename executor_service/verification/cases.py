@@ -9,81 +9,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from executor_service.grading.apart import ComparedAnswer
 from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
 from executor_service.grading.rules import Judgement, Status, judge_check, unanswered
-from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome
-from executor_service.programs.plans import Hold, mounted
+from executor_service.model import Cause, ExecutionResult, Outcome
 from executor_service.programs.verdict import judge
 from executor_service.runs.backends import Execution
-from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.sandbox.report import Killed, Report, SandboxFailure
+from executor_service.verification.callers import Caller, FreshCaller, load
 from executor_service.verification.exchange import Exchange, Participant, ParticipantEnded, Test
-from executor_service.verification.guest_process import BoxWorkers, GuestProcess, Head
-from fairbox.clock import Clock
+from executor_service.verification.grader import Grader, bind
+from executor_service.verification.guest_process import GuestProcess, Head
 
 _log = logging.getLogger(__name__)
-MODULE_FILE = "solution.py"
-_NO_END_S = 1e9
-"""Wall time is kept by the server, which knows whose turn it is."""
 CHECKER_EXTRA_S = 30.0
 """Seconds for the checker beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
-
-
-def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Grader:
-    """Parts of the server that every case needs."""
-
-    workers: BoxWorkers
-    clock: Clock
-    env: Mapping[str, str]
-    profile_for: Callable[[bytes], str]
-    """The runtime profile that suits a source."""
-    hold: Hold = _no_workspace
-
-    @asynccontextmanager
-    async def take_candidate(self, request: VerifyRequest, name: str) -> AsyncIterator[GuestProcess]:
-        """A worker for the candidate, with its workspace."""
-        program = request.program
-        with self.hold(program.workspace_id, program.tenant, program.limits) as workspace:
-            async with self.workers.take(mounted(self.candidate(request), workspace), name=name) as worker:
-                yield worker
-
-    @asynccontextmanager
-    async def take_checker(self, request: VerifyRequest, name: str) -> AsyncIterator[GuestProcess]:
-        """A worker for the checker, without a workspace."""
-        async with self.workers.take(self.checker(request), name=name) as worker:
-            yield worker
-
-    def candidate(self, request: VerifyRequest) -> Plan:
-        program = request.program
-        files = (InputFile(MODULE_FILE, program.code), *program.files)
-        return self._plan("candidate", program.limits, files, program.code)
-
-    def checker(self, request: VerifyRequest) -> Plan:
-        program = request.program
-        files = request.test_files
-        sources = b"\n".join([request.setup_code.encode(), *(file.content for file in files)])
-        return self._plan("checker", program.limits, files, sources)
-
-    def _plan(self, entry: str, limits: Limits, files: tuple[InputFile, ...], sources: bytes) -> Plan:
-        return Plan(
-            argv=(MODULE_FILE,),
-            env=self.env,
-            limits=replace(limits, wall_time_s=_NO_END_S),
-            profile=self.profile_for(sources),
-            mode=Mode.SERVE,
-            files=files,
-            entry=entry,
-        )
 
 
 class CaseBackend:
@@ -107,20 +51,6 @@ class CaseBackend:
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
         raise NotImplementedError
-
-    async def _bind(self, attempt: Execution, *workers: GuestProcess) -> None:
-        """Nothing of the candidate runs before the lease is bound."""
-
-        def lost() -> None:
-            for worker in workers:
-                worker.kill(Killed.LAPSED)
-
-        await attempt.claim.confirmed()
-        attempt.claim.when_lost(lost)
-        attempt.claim.check()
-        attempt.started = True
-        for worker in workers:
-            await worker.start()
 
     def _speaker(self, worker: GuestProcess, time_s: float) -> Participant:
         return Participant(worker, self.grader.clock, time_s)
@@ -154,19 +84,17 @@ def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> Exe
 class FunctionBackend(CaseBackend):
     """The server calls the candidate's function. What comes back is `answer`, which is left to be compared."""
 
-    def __init__(self, grader: Grader, request: VerifyRequest, case: FunctionCall) -> None:
+    def __init__(
+        self, grader: Grader, request: VerifyRequest, case: FunctionCall, caller: Caller | None = None
+    ) -> None:
+        """`caller`: who calls it; None: a process that does nothing else."""
         super().__init__(grader, request)
         self._case = case
+        self._caller = caller or FreshCaller(grader, request)
         self.answer: ComparedAnswer | None = None
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
-        admitted = self.grader.clock.now()
-        async with self.grader.take_candidate(self.request, f"case-{attempt.number}") as worker:
-            await self._bind(attempt, worker)
-            setup_s = self.grader.clock.now() - admitted
-            speaker = self._speaker(worker, self.request.program.limits.wall_time_s)
-            head, blob = await _call(speaker, self._case.ask)
-            report = await worker.end()
+        head, blob, report, setup_s = await self._caller.ask(attempt, self._case.ask)
         if head.get("type") == "answer" and head.get("ok") is True:
             case, request = self._case, self.request
             self.answer = ComparedAnswer(
@@ -201,7 +129,7 @@ class CheckBackend(CaseBackend):
         async with AsyncExitStack() as stack:
             checker = await stack.enter_async_context(self.grader.take_checker(self.request, f"{name}-check"))
             candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
-            await self._bind(attempt, candidate, checker)
+            await bind(attempt, candidate, checker)
             return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
 
     async def _talk(
@@ -209,7 +137,7 @@ class CheckBackend(CaseBackend):
     ) -> ExecutionResult:
         limit_s = self.request.program.limits.wall_time_s
         speaker = self._speaker(candidate, limit_s)
-        head = await _load(speaker, tests=True)
+        head = await load(speaker, tests=True)
         if head.get("type") != "loaded":
             return await self._not_loaded(attempt, candidate, head, setup_s)
         dialogue = Exchange(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
@@ -273,25 +201,6 @@ class CheckBackend(CaseBackend):
         must_ask = isinstance(self._case, AssertCase)
         said = verdict.message
         self.finding = judge_check(verdict.status, said, asked=dialogue.asked, gone=gone, must_ask=must_ask)
-
-
-async def _load(speaker: Participant, *, tests: bool) -> Head:
-    """The candidate's answer to the order to load; empty if it ended."""
-    try:
-        return (await speaker.say({"type": "load", "tests": tests}))[0]
-    except ParticipantEnded:
-        return {}
-
-
-async def _call(speaker: Participant, ask: bytes) -> tuple[Head, bytes]:
-    """Loads the candidate and calls its entry point; an empty head when it ended."""
-    head = await _load(speaker, tests=False)
-    if head.get("type") != "loaded":
-        return head, b""
-    try:
-        return await speaker.say({"type": "ask", "id": 1, "op": "entry", "target": 0}, ask)
-    except ParticipantEnded:
-        return {}, b""
 
 
 def _raised(head: Head) -> Judgement:

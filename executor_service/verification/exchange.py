@@ -37,6 +37,13 @@ class Participant:
 
     async def say(self, head: Head, blob: bytes = b"") -> Frame:
         """Gives it the word, and returns what it answers. Raises Ended."""
+        return await self._within(head, blob)
+
+    async def hear(self) -> Frame:
+        """Returns what else it has to say. Raises Ended."""
+        return await self._within(None, b"")
+
+    async def _within(self, head: Head | None, blob: bytes) -> Frame:
         began = self._clock.now()
         self._time.began = began - self.used_s
         try:
@@ -50,13 +57,13 @@ class Participant:
             raise ParticipantEnded
         return frame
 
-    async def _exchange(self, head: Head, blob: bytes) -> Frame | None:
+    async def _exchange(self, head: Head | None, blob: bytes) -> Frame | None:
         """TimeoutError when its time is over; what it waited for a processor is not charged."""
-        left_s, sent = max(self._time.left_s(), 0), False
+        left_s, sent = max(self._time.left_s(), 0), head is None
         while True:
             try:
                 async with asyncio.timeout(left_s):
-                    if not sent:
+                    if head is not None and not sent:
                         await self._worker.send(head, blob)
                         sent = True
                     return await self._worker.receive()

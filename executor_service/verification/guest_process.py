@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from executor_service.guest.serve.values import MAX_BYTES
+from executor_service.model import Limits, Output
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure, counts_of
 
 Head = dict[str, Any]
+_NO_END_S = 1e9
+"""CPU time for one of whom nothing is asked now."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a worker's channel and that of its process; if it takes longer, how it ends is not known."""
 _END_WITHIN_S = 10.0
@@ -72,6 +76,22 @@ class GuestProcess:
         frame = await self._channel.receive()
         self._silent = frame is None and not self._channel.wrong
         return frame
+
+    @contextlib.contextmanager
+    def counted(self, limits: Limits, after_s: float) -> Iterator[None]:
+        """Allows it the CPU time of `limits` for what it does in the block, if that takes longer than `after_s`."""
+        loop, orders = asyncio.get_running_loop(), self._sandbox.orders
+        timer = loop.call_later(after_s, orders.allow, limits)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if timer.when() <= loop.time():
+                orders.allow(replace(limits, cpu_time_s=_NO_END_S))
+
+    def take_output(self) -> tuple[Output, Output]:
+        """Standard output and standard error since the last call."""
+        return self._sandbox.streams.take()
 
     async def starved_s(self, within_s: float) -> float:
         """Seconds that it, or a process below it, has waited for a processor; 0 if that is not known in time."""

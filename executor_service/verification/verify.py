@@ -1,6 +1,7 @@
 """Verifications: a candidate against its cases, each a run of its own.
 
-Every case is queued, limited and leased like any other run, a few of one request at a time. A verification belongs to
+Cases go in series through the queue, a few series of one request at a time; each case is limited like any other run,
+and a series has a lease and a place of its own. A verification belongs to
 this object and not to the call that brought it, so a repeated request_id joins it; when the last call that waits for
 it is cancelled, its cases are.
 """
@@ -8,13 +9,17 @@ it is cancelled, its cases are.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
+from typing import cast
 
 from executor_service.grading.apart import MOST_HERE, ComparedAnswer, finding_of
 from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
-from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
+from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.rules import (
     PASSED,
@@ -26,16 +31,20 @@ from executor_service.grading.rules import (
 )
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.runs.admission import QueueFull
+from executor_service.runs.backends import Backend
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight, SingleFlight
 from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
-from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, Grader
+from executor_service.verification.callers import ForkedCaller
+from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend
+from executor_service.verification.grader import Grader
+from executor_service.verification.series import CaseRun, Series
 from fairbox.apart import read_apart
 from fairbox.clock import Clock
 
 AT_ONCE = 4
-"""Cases of one request that are queued or run at once: more would take the queue from everybody else."""
+"""Series of cases of one request that are queued or run at once: more would take the queue from everybody else."""
 KEPT_BYTES = 32 << 20
 """Output and values of all cases of a result together; what is beyond is cut."""
 _NOT_STARTED = (Abandoned, Draining, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown, QueueFull, QueueTimeout)
@@ -48,6 +57,7 @@ class Verifier:
     def __init__(
         self,
         runs: ExecutionQueue,
+        program: Backend,
         grader: Grader,
         clock: Clock,
         *,
@@ -55,6 +65,7 @@ class Verifier:
         queue_timeout_s: float,
     ) -> None:
         self._runs = runs
+        self._program = program
         self._grader = grader
         self._clock = clock
         self._once = SingleFlight(clock, table, _kept_bytes, Abandoned)
@@ -74,7 +85,7 @@ class Verifier:
 
         Raises IdReused, ResultGone, and what `ExecutionQueue.execute` raises when no case could be started.
         """
-        run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s)
+        run = _Cases(self._runs, self._program, self._grader, self._clock, request, self._queue_timeout_s)
         result, known = await self._once.do(request.program.request_id, fingerprint, run.verify)
         return replace(result, deduplicated=known)
 
@@ -87,13 +98,22 @@ class _Cases:
     """The cases of one request."""
 
     def __init__(
-        self, runs: ExecutionQueue, grader: Grader, clock: Clock, request: VerifyRequest, queue_timeout_s: float
+        self,
+        runs: ExecutionQueue,
+        program: Backend,
+        grader: Grader,
+        clock: Clock,
+        request: VerifyRequest,
+        queue_timeout_s: float,
     ) -> None:
         self._runs = runs
+        self._program = program
         self._grader = grader
         self._clock = clock
         self._request = request
         self._deadline = queue_timeout_s
+        self._waiting = deque(enumerate(request.cases))
+        self._at_once = 1 if request.stop_on_failure else min(AT_ONCE, len(request.cases))
         self._results: dict[int, list[CaseResult]] = {}
         self._budget = OutputBudget(KEPT_BYTES)
         self._trouble: Exception | None = None
@@ -107,22 +127,82 @@ class _Cases:
 
     async def grade(self) -> list[CaseResult]:
         """One result per case, in order; for pytest without node id one per test."""
-        waiting = iter(enumerate(self._request.cases))
-        stop = self._request.stop_on_failure
-
-        async def some() -> None:
-            for index, case in waiting:
-                if stop and self._failed():
-                    self._results[index] = [CaseResult(case.case_id, Verdict.NOT_RUN, self._cause())]
-                    continue
-                self._results[index] = self._budget.cut(await self._case(case))
-
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(1 if stop else min(AT_ONCE, len(self._request.cases))):
-                tasks.create_task(some())
+            for _ in range(self._at_once):
+                tasks.create_task(self._some())
         if self._trouble is not None and not self._started:
             raise self._trouble
         return [result for index in sorted(self._results) for result in self._results[index]]
+
+    async def _some(self) -> None:
+        """Takes cases, in series, until none waits."""
+        while self._waiting:
+            index, case = self._waiting.popleft()
+            said = self._unneeded(case)
+            self._results[index] = [said] if said is not None else []
+            if said is None:
+                caller = self._caller()
+                following, around = partial(self._following, caller), caller or nullcontext()
+                await self._series(Series(self._run_of(index, case, caller), following, self._clock, around))
+
+    def _caller(self) -> ForkedCaller | None:
+        """For the calls of one series; None where each is better made in a process of its own. A workspace would go
+        from call to call."""
+        request = self._request
+        several = self._grader.forks and len(request.cases) > self._at_once
+        if not several or request.style is not VerifyStyle.FUNCTION or request.program.workspace_id:
+            return None
+        return ForkedCaller(self._grader, request)
+
+    def _unneeded(self, case: CheckedCase) -> CaseResult | None:
+        """The result of a case that is not to be run."""
+        if self._request.stop_on_failure and self._failed():
+            return CaseResult(case.case_id, Verdict.NOT_RUN, self._cause())
+        if self._not_compiled is not None:
+            return _result(case.case_id, judge_program(self._not_compiled), self._not_compiled)
+        return _error(case, self._trouble) if self._trouble is not None else None
+
+    async def _series(self, series: Series) -> None:
+        """Has it run, and judges what has become of its cases."""
+        try:
+            await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=series))
+        except _NOT_STARTED as error:
+            self._trouble = error
+        for run in series.ended:
+            if run.execution.outcome is Outcome.COMPILE_ERROR and run.execution.cause is Cause.POLICY:
+                self._not_compiled = run.execution
+            if run is not series.ended[-1] or series.unfinished is not None:  # which the queue has counted
+                self._runs.tally.ended(run.execution, self._request.program.tenant)
+            self._results[run.index] = self._budget.cut(await self._results_of(run))
+        if (left := series.unfinished) is not None and self._trouble is not None:
+            self._results[left.index] = [_error(left.case, self._trouble)]
+
+    def _run_of(self, index: int, case: CheckedCase, caller: ForkedCaller | None) -> CaseRun:
+        if isinstance(case, StdioCase):
+            return CaseRun(index, case, self._run_request(case.stdin), self._program)
+        return CaseRun(index, case, self._run_request(b""), self._work(case, caller))
+
+    def _following(self, caller: ForkedCaller | None, run: CaseRun) -> CaseRun | None:
+        """The next case to be run in the place of `run`, which has ended: if what it says can wait to be judged."""
+        outcome, cause = run.execution.outcome, run.execution.cause
+        if not self._waiting or self._trouble is not None or outcome is Outcome.COMPILE_ERROR:
+            return None
+        if cause is Cause.INFRA:  # which another box, or another lease, may be free of
+            return None
+        if self._request.stop_on_failure and not self._passes(run):
+            return None
+        return self._run_of(*self._waiting.popleft(), caller)
+
+    def _passes(self, run: CaseRun) -> bool:
+        """Says whether that is known already."""
+        if isinstance(run.case, StdioCase):
+            if self._request.checker is not None or judge_program(run.execution) is not PASSED:
+                return False
+            found = self._answer(run.case, run.execution).at_sight()
+        else:
+            answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
+            found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
+        return found is not None and found.verdict is Verdict.PASSED
 
     def _failed(self) -> bool:
         return any(not result.passed for results in self._results.values() for result in results)
@@ -132,54 +212,38 @@ class _Cases:
         failed = [result for index in sorted(self._results) for result in self._results[index] if not result.passed]
         return failed[0].cause
 
-    async def _case(self, case: CheckedCase) -> list[CaseResult]:
-        if self._trouble is not None:
-            return [_error(case, self._trouble)]
-        if isinstance(case, StdioCase):
-            return [await self._program(case)]
-        work = self._work(case)
+    async def _results_of(self, run: CaseRun) -> list[CaseResult]:
+        """One, or one for each test."""
         try:
-            execution = await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=work))
+            if isinstance(run.case, StdioCase):
+                return [_result(run.case.case_id, await self._judged(run.case, run.execution), run.execution)]
+            work = run.work
             answer = work.answer if isinstance(work, FunctionBackend) else None
-            finding = await self._compared(answer) if answer else work.finding or unanswered(execution)
-        except _NOT_STARTED as error:
+            found = cast("CaseBackend", work).finding
+            finding = await self._compared(answer) if answer else found or unanswered(run.execution)
+        except _NOT_STARTED as error:  # its checker was not, or what compares it
             self._trouble = error
-            return [_error(case, error)]
-        tests = (
-            work.tests if isinstance(work, CheckBackend) and isinstance(case, PytestCase) and not case.node_id else []
-        )
+            return [_error(run.case, error)]
+        of_all = isinstance(run.case, PytestCase) and not run.case.node_id
+        tests = work.tests if isinstance(work, CheckBackend) and of_all else []
         if not tests:
-            return [_result(case.case_id, finding, execution)]
-        return _tests(tests, finding, execution)
-
-    async def _program(self, case: StdioCase) -> CaseResult:
-        execution = self._not_compiled
-        if execution is None:
-            try:
-                execution = await self._run(lambda: self._runs.execute(self._run_request(case.stdin), b""))
-            except _NOT_STARTED as error:
-                self._trouble = error
-                return _error(case, error)
-        if execution.outcome is Outcome.COMPILE_ERROR and execution.cause is Cause.POLICY:
-            self._not_compiled = execution
-        try:
-            finding = await self._judged(case, execution)
-        except _NOT_STARTED as error:  # its checker was not
-            self._trouble = error
-            return _error(case, error)
-        return _result(case.case_id, finding, execution)
+            return [_result(run.case.case_id, finding, run.execution)]
+        return _tests(tests, finding, run.execution)
 
     async def _judged(self, case: StdioCase, execution: ExecutionResult) -> Judgement:
         request, finding = self._request, judge_program(execution)
         if finding is not PASSED:
             return finding
         if request.checker is None:
-            answer = ComparedAnswer(case.expected_stdout, execution.stdout.data, request.comparison, request.tolerance)
-            return await self._compared(answer)
+            return await self._compared(self._answer(case, execution))
         check, said = await self._check(request.checker, case, execution.stdout.data)
         if said is not None:
             return said
         return judge_control(check, (await self._check(request.checker, case, case.expected_stdout))[1])
+
+    def _answer(self, case: StdioCase, execution: ExecutionResult) -> ComparedAnswer:
+        request = self._request
+        return ComparedAnswer(case.expected_stdout, execution.stdout.data, request.comparison, request.tolerance)
 
     async def _compared(self, answer: ComparedAnswer) -> Judgement:
         """A large one in a run of its own, like one of a checker."""
@@ -202,9 +266,9 @@ class _Cases:
     def _run_request(self, stdin: bytes) -> RunRequest:
         return replace(self._request.program, stdin=stdin, request_id="")
 
-    def _work(self, case: CheckedCase) -> CaseBackend:
+    def _work(self, case: CheckedCase, caller: ForkedCaller | None) -> CaseBackend:
         if isinstance(case, FunctionCall):
-            return FunctionBackend(self._grader, self._request, case)
+            return FunctionBackend(self._grader, self._request, case, caller)
         assert not isinstance(case, StdioCase)
         return CheckBackend(self._grader, self._request, case)
 

@@ -15,7 +15,8 @@ from executor_service.model import ExecutionResult, Limits
 from executor_service.runs.backends import Execution
 from executor_service.runs.leases import NoLimiter
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.verification.cases import CheckBackend, FunctionBackend, Grader
+from executor_service.verification.cases import CheckBackend, FunctionBackend
+from executor_service.verification.grader import Grader
 from executor_service.wire.validation import LimitPolicy
 from fairbox.clock import MonotonicClock
 from tests.executor.workers import Workers

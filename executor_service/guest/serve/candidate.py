@@ -14,6 +14,7 @@ import traceback
 import types
 
 from executor_service.guest.protocol.wire import short
+from executor_service.guest.serve.forks import Forks
 from executor_service.guest.serve.guest_rpc import Gone, Peer, summary
 
 TYPE_CHECKING = False
@@ -32,14 +33,17 @@ MODULE_NUMBER = 0
 def serve(channel: Channel) -> None:
     """First a `load` frame, answered by `loaded` or `raised`; then `ask` frames, until the channel is closed.
 
-    `load` says with `tests` whether tests will ask: changed arguments and printed text then go back with the answers.
+    `load` says with `tests` whether tests will ask: changed arguments and printed text then go back with the answers;
+    and with `forks` whether each `ask`, which says how much CPU time it may use, is to be answered by a fork of this
+    process: `loaded` says whether it will. Then `over` follows each answer, or comes instead of it (`others`).
     """
     frame = channel.receive()
     if frame is None:
         return
     head, _ = frame
     try:
-        module = load()
+        forks = Forks() if head.get("forks") else None
+        module = load(keep=forks is None)
     except BaseException as error:  # whatever the code raises is its end, and told
         _tell(channel, error)
         return
@@ -49,7 +53,10 @@ def serve(channel: Channel) -> None:
         sys.stdout = echo
     peer = Peer(channel, Objects(module).perform, _callback, kind_of, restore=tests, printed=echo.take)
     peer.export(module)
-    channel.send({"type": "loaded"})
+    forks = forks if forks is not None and forks.possible() else None
+    channel.send({"type": "loaded", "forks": forks is not None})
+    while forks is not None and (frame := channel.receive()) is not None:
+        _fork(forks, channel, peer, *frame)
     while (frame := channel.receive()) is not None:
         try:
             peer.answer(*frame)
@@ -57,8 +64,23 @@ def serve(channel: Channel) -> None:
             return
 
 
-def load() -> types.ModuleType:
-    """Runs `solution.py` of the work folder."""
+def _fork(forks: Forks, channel: Channel, peer: Peer, head: dict[str, Any], blob: bytes) -> None:
+    """Has one question answered by a fork."""
+    child = forks.fork(head["cpu_s"])
+    if child is False:
+        channel.send({"type": "over", **forks.over()})
+        return
+    try:
+        if child is None:
+            channel.send({"type": "others"})
+        else:
+            peer.answer(head, blob)
+    finally:
+        os._exit(0)
+
+
+def load(*, keep: bool) -> types.ModuleType:
+    """Runs `solution.py` of the work folder. `keep`: what it is compiled to is written there, as is usual."""
     folder = os.getcwd()
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
@@ -68,7 +90,11 @@ def load() -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    spec.loader.exec_module(module)
+    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, not keep
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = usual
     return module
 
 
