@@ -13,10 +13,11 @@ from itertools import zip_longest
 from typing import Any
 
 from executor_service.grading.model import Comparison, Tolerance
-from executor_service.grading.values import Tree
+from executor_service.grading.values import Tree, complex_of
 
 TOLERANCE = Tolerance()
 """Tolerance of requests that set none."""
+_INEXACT = frozenset((float, complex))
 _PIECES = re.compile(rb"[^\S\n]+|\S+")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
@@ -87,6 +88,7 @@ class _Values:
         """Sort key of each tree that was asked for, by identity: each is made once, however deep sets lie in sets."""
 
     def same(self, expected: Tree, actual: Tree) -> bool:
+        expected, actual = _without_kind(expected), _without_kind(actual)
         kind = self._kind(expected)
         if kind != self._kind(actual):
             return False
@@ -112,15 +114,18 @@ class _Values:
             return "text"
         if type(tree) is not list:
             return "number"
-        tag = str({"i": "number", "z": "e"}.get(tree[0], tree[0]))
+        tag = str({"i": "number", "c": "number", "z": "e"}.get(tree[0], tree[0]))
         return "l" if tag == "t" and self._tuples_are_lists else tag
 
     def _same_number(self, expected: Any, actual: Any) -> bool:
         if expected == actual or (expected != expected and actual != actual):
             return True
-        if self._comparison is not Comparison.FLOAT or not (type(expected) is float or type(actual) is float):
+        if self._comparison is not Comparison.FLOAT or _INEXACT.isdisjoint((type(expected), type(actual))):
             return False
         try:
+            if complex in (type(expected), type(actual)):
+                pairs = zip(_parts(complex(expected)), _parts(complex(actual)), strict=True)
+                return all(_close(wanted, got, self._tolerance) for wanted, got in pairs)
             return _close(float(expected), float(actual), self._tolerance)
         except OverflowError:  # an int that no float holds is close to none
             return False
@@ -169,7 +174,8 @@ class _Values:
                 return (rank,)
             case "number":
                 number = _number(tree)
-                return (rank, number != number, 0 if number != number else number)
+                real, imag = _parts(number) if type(number) is complex else (number, 0)
+                return (rank, number != number, *((0, 0) if number != number else (real, imag)))
             case "text":
                 return (rank, tree)
             case "s" | "b":
@@ -182,4 +188,15 @@ class _Values:
 
 
 def _number(tree: Tree) -> Any:
-    return int(tree[1], 16) if type(tree) is list else tree
+    if type(tree) is not list:
+        return tree
+    return complex_of(tree[1]) if tree[0] == "c" else int(tree[1], 16)
+
+
+def _parts(number: complex) -> tuple[float, float]:
+    return number.real, number.imag
+
+
+def _without_kind(tree: Tree) -> Tree:
+    """An array as the lists that it holds."""
+    return tree[2] if type(tree) is list and tree[0] == "n" else tree

@@ -12,11 +12,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from executor_service.guest.serve.values import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from executor_service.guest.serve.values import ARRAYS, MAX_BYTES, MAX_DEPTH, MAX_NODES
 from fairbox.bounded_json import Reader
 
 Tree = Any
 """None, bool, int, float, str, or [tag, ...]."""
+_COMPLEX = 64
+"""Characters of its two parts."""
 ARGUMENT_DEPTH = 3
 """Depth at which `call_text` puts an argument."""
 
@@ -54,7 +56,20 @@ def _text(digits: str) -> None:
     bytes.fromhex(digits).decode("utf-8", "surrogatepass")
 
 
-_SCALARS: dict[str, Callable[[str], object]] = {"i": lambda digits: int(digits, 16), "s": _text, "b": bytes.fromhex}
+def complex_of(text: str) -> complex:
+    """ValueError for what is none, or longer than any."""
+    real, mark, imag = text.partition(" ")
+    if len(text) > _COMPLEX or not mark:
+        raise ValueError("a complex number is two numbers")
+    return complex(float(real), float(imag))
+
+
+_SCALARS: dict[str, Callable[[str], object]] = {
+    "i": lambda digits: int(digits, 16),
+    "c": complex_of,
+    "s": _text,
+    "b": bytes.fromhex,
+}
 """By its tag, what tells that a scalar is well-formed."""
 _CONTAINERS = frozenset("ltezd")
 _TAGGED = re.compile(r'[ \t\n\r]{0,100}+\[[ \t\n\r]{0,100}+"([a-z])"[ \t\n\r]{0,100}+,')
@@ -102,10 +117,15 @@ class _Value(Reader):
         """Reads what follows the tag of an array and its comma."""
         if tag in _REFERENCES:
             raise Malformed(f"{_REFERENCES[tag]} is not plain data")
-        if hashed and tag in ("l", "e", "d"):
-            raise Malformed("a list, set or dict can't be hashed, so it is no key and no member of a set")
+        if hashed and tag in ("l", "e", "d", "n"):
+            raise Malformed("a list, set, dict or array can't be hashed, so it is no key and no member of a set")
         if tag in _SCALARS:
             _SCALARS[tag](self.string())
+        elif tag == "n":
+            if self.string() not in ARRAYS:
+                raise Malformed("an array has no known kind")
+            self.expect(",")
+            self.value(depth)
         elif tag not in _CONTAINERS:
             raise Malformed("an array has no known tag")
         else:

@@ -1145,9 +1145,11 @@ class FunctionCase(google.protobuf.message.Message):
     """A call and what it must return. Each value is plain data as JSON text: null, booleans, numbers and strings are
     themselves; everything else is an array that begins with a tag: `["l", [...]]` a list, `["t", [...]]` a tuple,
     `["e", [...]]` a set, `["z", [...]]` a frozenset, `["d", [keys], [values]]` a dict, `["b", HEX]` bytes, `["i", HEX]` an
-    int beyond 64 bits, `["s", HEX]` a str that is not valid Unicode (UTF-8 with `surrogatepass`). At most 100 levels,
-    2^20 parts and 8 MiB, those of all arguments together, and 4,300 digits in a number; in all calls of a request
-    together at most 2^22 parts and 32 MiB.
+    int beyond 64 bits, `["s", HEX]` a str that is not valid Unicode (UTF-8 with `surrogatepass`), `["c", "1.0 -2.5"]` a
+    complex number, `["n", "f8", [...]]` an array of numpy (kind and bytes of an item: b1, i1 to i8, u1 to u8, f2 to f8,
+    c8, c16; and a list, in lists where it has several dimensions). At most 100 levels, 2^20 parts and 16 MiB, those of
+    all arguments together, and 4,300 digits in a number; in all calls of a request together at most 2^22 parts and
+    32 MiB.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -4,14 +4,17 @@ anything starts.
 Each becomes a `CodeProblem`, whose ground truth is the JSON text that the reward function of its name takes:
 
 - HumanEval (`task_id`, `prompt`, `entry_point`, `test`): `humaneval`
-- MBPP (`task_id`, `text` or `prompt`, `test_list`): `code_asserts`
+- MBPP (`task_id`, `text` or `prompt`, `test_list`): `code_asserts`; MBPP+ by its `test`, which has all inputs
 - APPS, TACO, PRIME (`question` or `problem`, `input_output`) and verl's rows (`prompt`, `reward_model`): `code_tests`
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +74,11 @@ def _mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
     tests = record["test_list"]
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) and test.strip() for test in tests):
         raise DataError(f"{where}: test_list must be a list of assertions that is not empty")
-    truth: dict[str, Any] = {"assert_case": tests}
+    whole = record.get("test")
+    truth: dict[str, Any] = {"assert_case": [whole] if isinstance(whole, str) and whole.strip() else tests}
     setup = record.get("test_setup_code") or "\n".join(record.get("test_imports") or ())
+    if named := _named_as_builtins(str(record.get("code") or ""), "\n".join(truth["assert_case"])):
+        setup = "\n".join(filter(None, [setup, f"from solution import {', '.join(named)}"]))
     if setup:
         truth["setup_code"] = setup
     # Names and signatures are nowhere but in the tests: as the data's authors ask, one of them is shown.
@@ -81,6 +87,16 @@ def _mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
     return CodeProblem(
         uid, question, json.dumps(truth), "code_asserts", "google/mbpp", where, str(record.get("code") or "")
     )
+
+
+def _named_as_builtins(solution: str, tests: str) -> list[str]:
+    """Functions of the solution that have the name of a built-in one, and are called by tests."""
+    try:
+        tree = ast.parse(solution)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and hasattr(builtins, node.name)}
+    return sorted(name for name in defined if re.search(rf"(?<![\w.]){name}\(", tests))
 
 
 def _stdio(record: Mapping[str, Any], where: str) -> CodeProblem:

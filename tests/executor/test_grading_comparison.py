@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +76,14 @@ def value(expected: Any, actual: Any, comparison: Comparison = EXACT, **more: An
     return same_value(parse(encode(expected)), parse(encode(actual)), comparison, **more)
 
 
-scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=2)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False, max_magnitude=3)
+    | st.text(max_size=2)
+)
 plain = st.recursive(
     scalars,
     lambda inner: (
@@ -121,6 +129,19 @@ def test_exact_is_what_python_says(expected: Any, actual: Any) -> None:
         ([1], (1,), EXACT, False),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, EXACT, True),
         ([1, 2], [1, 2, 3], EXACT, False),
+        (1 + 0j, 1, EXACT, True),
+        (1 + 2j, 1 + 2j, EXACT, True),
+        (1 + 2j, 1 + 2.0000001j, EXACT, False),
+        (1 + 2j, 1 + 2.0000001j, FLOAT, True),
+        (1 + 1e-9j, 1, FLOAT, True),
+        (1 + 2j, 1 - 2j, FLOAT, False),
+        ({1j, 2}, {2, 1j}, EXACT, True),
+        (complex("nan"), complex("nan"), EXACT, True),
+        ([1, 2], numpy.array([1, 2]), EXACT, True),
+        ([[1.0, 2.0]], numpy.array([[1, 2]]), EXACT, True),
+        (numpy.array([0.3]), [0.1 + 0.2], FLOAT, True),
+        ([1, 2], numpy.array([1, 3]), EXACT, False),
+        ((1, 2), numpy.array([1, 2]), EXACT, False),
         (None, 0, EXACT, False),
         (b"a", "a", EXACT, False),
         ("\ud800", "\ud800", EXACT, True),

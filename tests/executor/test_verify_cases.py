@@ -33,6 +33,8 @@ def bench(tmp_path: Path) -> Bench:
         ("async def f(): return 3\n", "f", "[]", "3", PASSED),
         ("from __future__ import annotations\ndef f(): return f.__module__\n", "f", "[]", '"solution"', PASSED),
         ("import numpy\ndef f(): return numpy.int64(3)\n", "f", "[]", "3", PASSED),
+        ("import numpy\ndef f(): return numpy.array([[1, 2]])\n", "f", "[]", "[[1, 2]]", PASSED),
+        ("def f(): return list(range(1_000_000))\n", "f", "[]", "[]", WRONG),
         ("if __name__ == '__main__': raise SystemExit\ndef f(): return 1\n", "f", "[]", "1", PASSED),
         ("def f(): yield 1\n", "f", "[]", "[1]", WRONG),
         ("def f(): raise KeyError(1)\n", "f", "[]", "1", FAILED),
@@ -142,6 +144,41 @@ LIMIT = 7
 async def test_an_assertion_may_do_this_with_a_candidate(bench: Bench, source: str) -> None:
     finding, _ = await bench.grade(assertion(CLASSES, source))
     assert finding.verdict is Verdict.PASSED, finding
+
+
+ROOTS = """
+import cmath, math, numpy
+def root(x): return cmath.sqrt(x)
+def roots(xs): return numpy.sqrt(numpy.array(xs))
+def total(xs): return type(xs).__name__, xs.sum()
+def string(x): return str(x)
+class Forged:
+    def __getattr__(self, name): return lambda *_, **__: True
+def forge():
+    global math
+    math = Forged()
+forge()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [
+        ("assert root(-4) == 2j", PASSED),
+        ("assert math.isclose(abs(root(-4)), 2.0)", PASSED),
+        ("assert math.isclose(abs(root(-4)), 3.0)", WRONG),
+        ("assert cmath.isclose(root(2 + 2j) ** 2, 2 + 2j) and sys.maxsize", PASSED),
+        ("import numpy as np\nassert np.allclose(roots([4, 9]), [2, 3])", PASSED),
+        ("import numpy as np\nassert total(np.array([1, 2])) == ('ndarray', 3)", PASSED),
+        ("assert (roots([4, 9]) == [2, 4]).all()", WRONG),
+        ("assert string(3) == '3'", PASSED),
+    ],
+)
+async def test_numbers_arrays_and_standard_modules_of_an_assertion(
+    bench: Bench, source: str, verdict: tuple[Verdict, Cause]
+) -> None:
+    finding, _ = await bench.grade(assertion(ROOTS, source))
+    assert (finding.verdict, finding.cause) == verdict, finding
 
 
 @pytest.mark.parametrize(

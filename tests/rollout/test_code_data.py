@@ -29,6 +29,15 @@ MBPP = {
     "test_list": ["assert f()"],
     "test_setup_code": "x = 1",
 }
+PLUS = {
+    "task_id": 2,
+    "prompt": "Write f.",
+    "code": "def f(): ...",
+    "test_imports": ["import numpy"],
+    "test_list": ["assert f()"],
+    "test": "for each in range(9):\n    assert f()",
+}
+NAMED = MBPP | {"code": "def sum(a, b): ...\ndef abs(a): ...", "test_list": ["assert sum(1, 2) == 3"]}
 APPS = {"problem_id": 7, "question": "Print.", "input_output": '{"inputs": ["1"], "outputs": ["2"]}'}
 VERL = {
     "data_source": "taco",
@@ -56,6 +65,10 @@ def test_every_format_has_the_ground_truth_of_its_reward_function(tmp_path: Path
     assert mbpp.question == "Write f.\nYour code should pass this test:\nassert f()"
     assert (apps.question, apps.ground_truth, apps.where) == ("Print.", APPS["input_output"], f"{path}:3")
     assert (verl.question, verl.data_source) == ("Print.", "taco")
+    plus, named = read_code_problems(written(tmp_path / "plus.jsonl", PLUS, NAMED))
+    assert json.loads(plus.ground_truth) == {"assert_case": [PLUS["test"]], "setup_code": "import numpy"}
+    assert plus.question.endswith("assert f()")
+    assert json.loads(named.ground_truth)["setup_code"] == "x = 1\nfrom solution import sum"
     rewards = [problem.reward for problem in (humaneval, mbpp, apps, verl)]
     assert rewards == ["humaneval", "code_asserts", "code_tests", "code_tests"]
     assert set(rewards) <= set(reward_names())

@@ -12,9 +12,11 @@ an iteration is told by an iterator alone.
 from __future__ import annotations
 
 import builtins
+import importlib
 import json
 import linecache
 import os
+import re
 import sys
 import traceback
 import types
@@ -124,28 +126,37 @@ class RemoteModule(types.ModuleType):
 
 
 class Names(dict[str, "Any"]):
-    """Globals of the assertions: what they define, built-in names, and then the candidate's.
+    """Globals of the assertions: what they define, built-in names, standard modules, and then the candidate's.
 
     Built-in names are never the candidate's: one who defines `abs` or `sorted` would decide `abs(f(x) - 3) < 1e-6`.
-    `from solution import sum` says so where it is meant.
+    `from solution import sum` says so where it is meant. A standard module that the text uses as one (`math.isclose`)
+    and does not import is that module: tests are often written beside a solution that imports it.
     """
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, texts: list[str]) -> None:
         super().__init__(__name__="__case__", __builtins__=builtins)
         self._peer = peer
+        self._texts = texts
 
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name) or name.startswith("__"):
             raise KeyError(name)
+        if name in sys.stdlib_module_names and self._is_module(name):
+            return importlib.import_module(name)
         try:
             return self._peer.ask("get", MODULE_NUMBER, [name])
         except AttributeError:
             raise KeyError(name) from None
 
+    def _is_module(self, name: str) -> bool:
+        """Says whether the name stands before a dot, and nowhere before a parenthesis."""
+        used = [mark for text in self._texts for mark in re.findall(rf"(?<![\w.]){name}\s*([.(])", text)]
+        return "." in used and "(" not in used
+
 
 def run_assertions(peer: Peer, setup: str, source: str) -> tuple[str, str]:
     """Status and message."""
-    names = Names(peer)
+    names = Names(peer, [setup, source])
     try:
         for name, text in ((SETUP, setup), (CASE, source)):
             # Assertions hold whatever the interpreter's flags are.

@@ -1,12 +1,13 @@
 """Plain values as text: how arguments and results cross between two sandboxes. Never pickle.
 
 A value is JSON: None, bool, str, float and ints of 64 bits are themselves, everything else is an array whose first
-entry is a tag: `i` other ints (hexadecimal), `s` a str with surrogates and `b` bytes (hexadecimal), `l` list,
-`t` tuple, `e` set, `z` frozenset, `d` dict (keys, values). `o`, `x` and `r` are references, for those who exchange
-references.
+entry is a tag: `i` other ints (hexadecimal), `c` a complex number (its two parts), `s` a str with surrogates and `b`
+bytes (hexadecimal), `l` list, `t` tuple, `e` set, `z` frozenset, `d` dict (keys, values), `n` an array of numpy (kind
+and bytes of an item, then what it holds as lists). `o`, `x` and `r` are references, for those who exchange such.
 
-Invariants: what is decoded consists of the exact built-in types, so no code of the sender runs at the receiver; depth,
-count and size are bounded on both sides; text that is not of this form is ValueError.
+Invariants: what is decoded consists of the exact built-in types, and of arrays of numbers (lists, where numpy is not
+installed), so no code of the sender runs at the receiver; depth, count and size are bounded on both sides; text that is
+not of this form is ValueError.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ MAX_DEPTH = 100
 """Nesting. The recursion of both sides stays far below the interpreter's limit."""
 MAX_NODES = 1 << 20
 """Values within a value; shared ones count each time."""
-MAX_BYTES = 8 << 20
-"""Length of the text."""
+MAX_BYTES = 16 << 20
+"""Length of the text: a list of a million numbers takes some ten megabytes."""
+ARRAYS = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"))
+"""Kinds of arrays that cross: their items are numbers."""
 _INT64 = 1 << 63
 
 
@@ -74,12 +77,16 @@ class _Encoder:
             return _text(value)
         if kind is bytes:
             return ["b", value.hex()]
+        if kind is complex:
+            return ["c", f"{value.real!r} {value.imag!r}"]
         for base, tag in _SEQUENCES:
             if kind is base:
                 return [tag, [self.tree(item, depth + 1) for item in value]]
         if kind is dict:
             keys = [self.tree(key, depth + 1) for key in value]
             return ["d", keys, [self.tree(item, depth + 1) for item in value.values()]]
+        if array := _array_kind(value):
+            return ["n", array, self.tree(value.tolist(), depth + 1)]
         plain = _reduced(value)
         if plain is not value:
             return self.tree(plain, depth)
@@ -99,6 +106,28 @@ def _text(value: str) -> Any:
     return value
 
 
+def _array_kind(value: Any) -> str:
+    """Kind of an array of numpy that can cross; empty for all else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not getattr(numpy, "ndarray", None):
+        return ""
+    kind = f"{value.dtype.kind}{value.dtype.itemsize}"
+    return kind if kind in ARRAYS else ""
+
+
+def _array(kind: str, value: Any) -> Any:
+    if kind not in ARRAYS:
+        raise ValueError(f"{kind[:20]!r} is no kind of an array that can cross")
+    try:
+        import numpy  # type: ignore[import-not-found,unused-ignore]  # here: only few values need it
+    except ImportError:
+        return value
+    try:
+        return numpy.array(value, dtype=kind)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"that is no array: {error}") from None
+
+
 def _reduced(value: Any) -> Any:
     """An instance of a subclass as the plain type that it extends, a numpy scalar as its Python value."""
     numpy = sys.modules.get("numpy")
@@ -115,6 +144,7 @@ def _reduced(value: Any) -> Any:
 _REDUCE: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, lambda value: int.__add__(value, 0)),
     (float, float.__float__),
+    (complex, complex.__pos__),
     (str, str.__str__),
     (bytes, lambda value: bytes.__add__(value, b"")),
     (list, lambda value: [*list.__iter__(value)]),
@@ -140,6 +170,11 @@ class _Decoder:
         match tree:
             case ["i", str(text)]:
                 return int(text, 16)
+            case ["c", str(text)]:
+                real, _, imag = text.partition(" ")
+                return complex(float(real), float(imag))
+            case ["n", str(kind), items]:
+                return _array(kind, self.value(items, depth + 1))
             case ["s", str(text)]:
                 return bytes.fromhex(text).decode("utf-8", "surrogatepass")
             case ["b", str(text)]:
