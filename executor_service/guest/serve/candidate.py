@@ -43,7 +43,7 @@ def serve(channel: Channel) -> None:
     head, _ = frame
     try:
         forks = Forks() if head.get("forks") else None
-        module = load(keep=forks is None)
+        module = load()
     except BaseException as error:  # whatever the code raises is its end, and told
         _tell(channel, error)
         return
@@ -79,8 +79,8 @@ def _fork(forks: Forks, channel: Channel, peer: Peer, head: dict[str, Any], blob
         os._exit(0)
 
 
-def load(*, keep: bool) -> types.ModuleType:
-    """Runs `solution.py` of the work folder. `keep`: what it is compiled to is written there, as is usual."""
+def load() -> types.ModuleType:
+    """Runs `solution.py` of the work folder. What it is compiled to is not kept: nobody loads it again."""
     folder = os.getcwd()
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
@@ -90,7 +90,7 @@ def load(*, keep: bool) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, not keep
+    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     finally:

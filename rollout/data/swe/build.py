@@ -115,7 +115,6 @@ def _task(
     if not (commit is None or (isinstance(commit, str) and commit)):
         raise _LeftOut(Why.BAD_ROW, f"base_commit must be a commit or null, but is {str(commit)[:40]!r}")
     patch = _patch(text)
-    fix = patch.reversed() if makes_defect else patch
     instance_id = record["instance_id"]
     try:
         given = read_changes_column(record.get("file_changes"))
@@ -123,12 +122,13 @@ def _task(
         raise _LeftOut(Why.BAD_ROW, str(error)) from None
     changes = given
     if clones is not None and (tree := clones.tree(repo, commit)) is not None:
-        changes = _made(text, patch, tree, makes_defect, dialect)
+        changes, patch = _made(text, patch, tree, makes_defect, dialect)
         built.made += 1
     if changes is None and need_truth:
         raise _LeftOut(Why.NO_SOURCE, f"there is none of {repo} at {commit or 'its own state'}")
     if changes is not None and given is not None and not _same(given, changes):
         built.differs.append(instance_id)
+    fix = patch.reversed() if makes_defect else patch
     return SearchTask(instance_id, repo, commit, statement, text, makes_defect, target_column(fix), changes)
 
 
@@ -144,13 +144,18 @@ def _patch(text: str) -> Patch:
     return patch
 
 
-def _made(text: str, patch: Patch, tree: GitTree, use_patch: bool, dialect: Dialect) -> tuple[FileChange, ...]:
-    """The truth. The searched tree is the one with the patch if that makes the defect, else the one without."""
+def _made(
+    text: str, patch: Patch, tree: GitTree, use_patch: bool, dialect: Dialect
+) -> tuple[tuple[FileChange, ...], Patch]:
+    """The truth, and the patch with the lines at which it fits. The searched tree is the one with the patch if that
+    makes the defect, else the one without."""
     try:
         with tree.patched(text) as patched:
+            if patched.moved:
+                patch = parse_patch(tree.difference(patched))
             if use_patch:
-                return tuple(truth(patch.reversed(), patched.read, tree.read, dialect))
-            return tuple(truth(patch, tree.read, patched.read, dialect))
+                return tuple(truth(patch.reversed(), patched.read, tree.read, dialect)), patch
+            return tuple(truth(patch, tree.read, patched.read, dialect)), patch
     except ApplyError as error:
         raise _LeftOut(Why.DOES_NOT_FIT, str(error)) from None
     except TreeError as error:

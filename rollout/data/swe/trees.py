@@ -7,7 +7,6 @@ and with a deadline, and a file has a bound.
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +16,6 @@ from fairbox.git import GitError, git
 
 _MOST_BYTES = 16 << 20
 """Largest size of one file; sources of Python have at most some hundred thousand bytes."""
-_ELSEWHERE = re.compile(r"Hunk #\d+ succeeded at .*")
-"""Message of git about a hunk that fits, but at other lines than those that it names."""
 
 
 class TreeError(FairboxError):
@@ -32,7 +29,11 @@ class ApplyError(TreeError):
 class GitTree:
     """A tree of a repository at hand, bare or not. `objects` names where git finds it, if not in the repository."""
 
-    def __init__(self, repository: Path, name: str, objects: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, repository: Path, name: str, objects: Mapping[str, str] | None = None, *, moved: bool = False
+    ) -> None:
+        self.moved = moved
+        """True if a patch made it that fits at other lines than those that it names."""
         self.name = f"{repository} at {name[:12]}"
         self._repository = repository
         self._tree = name
@@ -52,7 +53,7 @@ class GitTree:
 
     @contextlib.contextmanager
     def patched(self, patch: str) -> Iterator[GitTree]:
-        """The tree with a patch applied, which must fit at the lines that it names. Raises ApplyError and TreeError.
+        """The tree with a patch applied as git does, be it at other lines. Raises ApplyError and TreeError.
 
         What git writes lies outside of the repository, and is gone when the block ends.
         """
@@ -68,10 +69,13 @@ class GitTree:
                 said = git(self._repository, *words, stdin=content, env=index, users=True, with_stderr=True)
             except GitError as error:
                 raise ApplyError(f"{self.name}: {error}") from None
-            if found := _ELSEWHERE.search(said.decode("utf-8", "replace")):
-                raise ApplyError(f"{self.name}: {found[0]}")
+            moved = b" succeeded at " in said
             tree = run_git(self._repository, "write-tree", "--missing-ok", env=index).decode().strip()
-            yield GitTree(self._repository, tree, env)
+            yield GitTree(self._repository, tree, env, moved=moved)
+
+    def difference(self, other: GitTree) -> str:
+        """The patch that leads from this tree to another one of its repository. Raises TreeError."""
+        return _diff(self._repository, self._tree, other._tree, env=other._objects)
 
 
 class Clones:
@@ -120,10 +124,14 @@ def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, 
 
 def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str:
     """Output of `git diff` for these files between two commits, whatever the configuration. Raises TreeError."""
+    return _diff(repository, old, new, *paths)
+
+
+def _diff(repository: Path, old: str, new: str, *paths: str, env: Mapping[str, str] | None = None) -> str:
     form = ("--patch", "--full-index", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3")
     prefixes = ("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--submodule=short")
     words = ("--literal-pathspecs", "diff-tree", "-r", *form, *prefixes, "--end-of-options", old, new, "--", *paths)
-    return _text(run_git(repository, *words))
+    return _text(run_git(repository, *words, env=env))
 
 
 def _text(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Patches are applied as git applies them, at the lines that they name, and without a trace in the repository."""
+"""Patches are applied as git applies them, and without a trace in the repository."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout.data.swe.patch import parse_patch
 from rollout.data.swe.trees import ApplyError, GitTree
 from tests.executor.repositories import commit, new
 
@@ -55,7 +56,6 @@ def test_diffs_of_git_lead_from_tree_to_tree(repository: Path, old: Tree, new: T
         (None, "x: does not exist in index"),
         ("0\na\nB\nd\n", "x: patch does not apply"),
         ("0\na\n", "x: patch does not apply"),
-        ("0\n1\na\nb\nd\n", "Hunk #1 succeeded at 3 "),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
@@ -63,6 +63,19 @@ def test_what_does_not_fit_is_named(tmp_path: Path, content: str | None, problem
     name = commit(repository, "one", {"other": ""} if content is None else {"x": content})
     with pytest.raises(ApplyError, match=problem), GitTree(repository, name).patched(MODIFY):
         pass
+
+
+def test_a_patch_that_fits_at_other_lines_is_told_with_those(tmp_path: Path) -> None:
+    repository = new(tmp_path / "o")
+    tree = GitTree(repository, commit(repository, "one", {"x": "0\n1\n2\na\nb\nd\n", "y": "y"}))
+    with tree.patched(MODIFY) as patched:
+        assert patched.moved
+        assert patched.read("x") == "0\n1\n2\na\nc\nd\n"
+        (hunk,) = parse_patch(tree.difference(patched)).files[0].hunks
+    assert (hunk.removed, hunk.added) == (((5, "b\n"),), ((5, "c\n"),))
+    exact = GitTree(repository, commit(repository, "two", {"x": "0\na\nb\nd\n"}))
+    with exact.patched(MODIFY) as patched:
+        assert not patched.moved
 
 
 def test_applying_leaves_no_trace_in_the_repository(tmp_path: Path) -> None:
