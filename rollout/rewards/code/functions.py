@@ -92,6 +92,7 @@ class LimitArguments(TypedDict, total=False):
 
     wall_time_s: float
     memory_mb: int
+    output_mb: int
     processes: int
     whole_text: bool
 
@@ -105,10 +106,12 @@ class TestArguments(LimitArguments, total=False):
 
 
 class SampleArguments(TestArguments, total=False):
-    """Limits, worth, and choice of the cases to run, as in `Grading`; 0, the default of both: all."""
+    """Limits, worth, and choice of the cases to run, as in `Grading`; 0, the default of both: all. `checker_time_s`
+    bounds the task's checker, if there is one."""
 
     max_cases: int
     seed: int
+    checker_time_s: float
 
 
 Mode = Literal["exact", "whitespace", "float"]

@@ -10,7 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from executor_service import (
@@ -58,8 +58,12 @@ class Grading:
     """A part `case/ID` for each case."""
     wall_time_s: float = 10.0
     """Wall time of each case, in seconds."""
+    checker_time_s: float = 10.0
+    """Wall time of a checker of the task, in seconds, for each output that it is given."""
     memory_mb: int = 0
     """0: the server's limit."""
+    output_mb: int = 0
+    """Most that is kept of what a program prints, which no expected output may exceed; 0: the server's limit."""
     processes: int = 0
     """0: the server's limit."""
     whole_text: bool = False
@@ -83,11 +87,19 @@ async def grade(services: RewardServices, code: str, cases: Sequence[Case], how:
         code.encode()
     except UnicodeEncodeError:
         raise Unusable("the code is not valid Unicode") from None
+    limits = Limits(
+        how.wall_time_s,
+        memory_bytes=how.memory_mb << 20,
+        output_bytes=how.output_mb << 20,
+        processes=how.processes,
+    )
+    if (checker := more.get("checker")) is not None:
+        more["checker"] = replace(checker, limits=replace(checker.limits, wall_time_s=how.checker_time_s))
     result = await _patiently(
         services.executor,
         code,
         sampled(cases, how.max_cases, how.seed),
-        limits=Limits(how.wall_time_s, memory_bytes=how.memory_mb << 20, processes=how.processes),
+        limits=limits,
         stop_on_failure=how.stop_on_failure,
         request_id=uuid.uuid4().hex,
         **more,

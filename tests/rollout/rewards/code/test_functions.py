@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,19 @@ CHECKED = {
 async def test_a_checker_decides_and_breaking_it_is_worth_nothing(scored: Scored, printed: str, value: float) -> None:
     code = f"import os\nos.write(1, {printed!r}.encode('utf-8', 'surrogateescape'))"
     assert (await scored("code_stdio", fenced(code), json.dumps(CHECKED))).value == value
+
+
+async def test_a_checker_has_its_own_time_and_long_outputs_have_room(scored: Scored) -> None:
+    endless = json.dumps(CHECKED | {"checker": "def check(given, expected, actual):\n    while True: pass\n"})
+    began = time.monotonic()
+    with pytest.raises(NotScored, match="BROKEN_CASE"):
+        await scored("code_stdio", fenced("print(1)"), endless, checker_time_s=0.5, wall_time_s=60.0)
+    assert time.monotonic() - began < 30
+    long = json.dumps({"inputs": [""], "outputs": ["x" * (2 << 20)]})
+    answer = fenced("print('x' * (2 << 20))")
+    with pytest.raises(NotScored):
+        await scored("code_stdio", answer, long)
+    assert (await scored("code_stdio", answer, long, output_mb=3)).value == 1.0
 
 
 @pytest.mark.parametrize(
