@@ -17,8 +17,10 @@ DURATION = 0.8
 ROSTER = (Member("s1", "executor-0"),)
 
 
-def elector(records: MemoryRecords, identity: str = "me", *, fresh: bool = False) -> Elector:
-    return Elector(records, MonotonicClock(), identity=identity, duration=DURATION, fresh=fresh)
+def elector(
+    records: MemoryRecords, identity: str = "me", *, fresh: bool = False, duration: float = DURATION
+) -> Elector:
+    return Elector(records, MonotonicClock(), identity=identity, duration=duration, fresh=fresh)
 
 
 @contextlib.asynccontextmanager
@@ -72,12 +74,13 @@ async def test_roster_that_the_record_has_no_room_for_ends_no_term() -> None:
 
 async def test_second_waits_says_who_leads_and_takes_over_when_the_first_resigns() -> None:
     records = MemoryRecords()
-    first, second = elector(records, "a"), elector(records, "b")
+    duration = 4 * DURATION  # a busy machine may keep this whole process waiting for one
+    first, second = (elector(records, name, duration=duration) for name in ("a", "b"))
     await first.campaign()
     async with holding(first) as hold:
         await first.store(ROSTER)
         campaign = asyncio.create_task(second.campaign())
-        await asyncio.sleep(1.5 * DURATION)
+        await asyncio.sleep(1.5 * duration)
         assert not campaign.done()
         assert second.leader == "a"
         await first.resign()
