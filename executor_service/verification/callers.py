@@ -85,7 +85,8 @@ class ForkedCaller:
         if self._not_loaded is not None:
             return self._not_loaded
         while not self._alone:
-            attempt.claim.check()
+            if self._worker is not None:
+                attempt.claim.check()
             first, admitted = self._worker is None, clock.now()
             try:
                 worker = self._worker or await self._take(attempt)
@@ -130,9 +131,9 @@ class ForkedCaller:
             over = head if head.get("type") == "over" else (await speaker.hear())[0]
         except ParticipantEnded:
             return await self._last(head, blob, worker)
-        if head.get("type") == "others":
+        if head.get("type") == "others" and not first:
             return None
-        called = Called({} if over is head else head, blob, _report(over, worker, speaker.used_s), 0.0)
+        called = Called({} if over is head else head, blob, self._report(over, worker, speaker.used_s), 0.0)
         if over.get("clean") is True:
             return called
         # What it has left may be a reason to call its end another: the init has counted.
@@ -146,29 +147,29 @@ class ForkedCaller:
         )
         return called._replace(report=report)
 
+    def _report(self, said: Head, worker: GuestProcess, wall_s: float) -> Report:
+        """Report of a call that is over. What `said` claims is never more than the limits allow."""
+        limits, (stdout, stderr) = self._request.program.limits, worker.take_output()
+        return Report(
+            killed=Killed.NOT,
+            code=int(_number(said, "code", 255)),
+            signal=int(_number(said, "signal", 64)),
+            stdout=stdout,
+            stderr=stderr,
+            wall_s=wall_s,
+            cpu_s=_number(said, "cpu_s", limits.cpu_time_s),
+            peak_bytes=int(_number(said, "peak_bytes", limits.memory_bytes)),
+        )
+
     async def _last(self, head: Head, blob: bytes, worker: GuestProcess) -> Called:
         report = await worker.end()
         await self._close()
         return Called(head, blob, report, 0.0)
 
 
-def _report(said: Head, worker: GuestProcess, wall_s: float) -> Report:
-    stdout, stderr = worker.take_output()
-    return Report(
-        killed=Killed.NOT,
-        code=int(_number(said, "code")) & 0xFF,
-        signal=int(_number(said, "signal")) & 0x7F,
-        stdout=stdout,
-        stderr=stderr,
-        wall_s=wall_s,
-        cpu_s=_number(said, "cpu_s"),
-        peak_bytes=int(_number(said, "peak_bytes")),
-    )
-
-
-def _number(said: Head, name: str) -> float:
+def _number(said: Head, name: str, most: float) -> float:
     value: Any = said.get(name)
-    return max(value, 0) if type(value) in (int, float) else 0
+    return min(max(value, 0), most) if type(value) in (int, float) else 0
 
 
 async def load(speaker: Participant, *, tests: bool = False, forks: bool = False) -> Head:

@@ -15,6 +15,7 @@ from executor_service.grading.request import CheckedCase
 from executor_service.model import ExecutionResult, RunRequest
 from executor_service.runs.backends import Backend, Execution
 from executor_service.runs.leases import LimiterDown
+from executor_service.verification.cases import FunctionBackend
 from fairbox.clock import Clock
 
 SLICE_S = 0.5
@@ -39,6 +40,12 @@ class CaseRun:
         """Its result; to be asked for once it has been run."""
         assert self.result is not None
         return self.result
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is judged."""
+        answer = self.work.answer if isinstance(self.work, FunctionBackend) else None
+        return self.execution.size + (len(answer.actual) if answer is not None else 0)
 
 
 class Series:
@@ -79,7 +86,7 @@ class Series:
             )
             run.result = result = await run.work.perform(own)
             self.ended.append(run)
-            held += result.size
+            held += run.size
             goes_on = self._clock.now() - began < SLICE_S and held < _HELD_BYTES and claim.holds()
             self._present = self._following(run) if goes_on else None
             if self._present is None:

@@ -41,8 +41,8 @@ def serve(channel: Channel) -> None:
     if frame is None:
         return
     head, _ = frame
+    forks = _forks() if head.get("forks") else None
     try:
-        forks = Forks() if head.get("forks") else None
         module = load()
     except BaseException as error:  # whatever the code raises is its end, and told
         _tell(channel, error)
@@ -62,6 +62,14 @@ def serve(channel: Channel) -> None:
             peer.answer(*frame)
         except Gone:
             return
+
+
+def _forks() -> Forks | None:
+    """None where it can't be known what a fork leaves."""
+    try:
+        return Forks()
+    except OSError:
+        return None
 
 
 def _fork(forks: Forks, channel: Channel, peer: Peer, head: dict[str, Any], blob: bytes) -> None:

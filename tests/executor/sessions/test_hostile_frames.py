@@ -143,6 +143,34 @@ async def test_what_a_candidate_says_is_its_own_failure(
         assert (cause, verdict in (Verdict.FAILED, Verdict.WRONG_ANSWER)) == (Cause.POLICY, True), name
 
 
+FORKS = frame('{"type": "loaded", "forks": true}')
+ANSWER = frame('{"type": "answer", "id": 1, "ok": true}', b"{}")
+SAID_BY_FORKS = {
+    "numbers beyond all": ANSWER
+    + frame('{"type": "over", "clean": true, "peak_bytes": 1e300, "cpu_s": 1e300, "code": 1e300, "signal": -9e99}'),
+    "texts for numbers": ANSWER + frame('{"type": "over", "clean": 1, "peak_bytes": "1", "cpu_s": null, "code": true}'),
+    "no end": ANSWER,
+    "an end alone": frame('{"type": "over", "clean": true}'),
+    "another end": ANSWER + frame('{"type": "answer", "id": 1, "ok": true}', b"{}"),
+    "ends that nobody waits for": ANSWER + frame('{"type": "over", "clean": true}') * 3,
+    "another process, for ever": frame('{"type": "others"}') + frame('{"type": "over", "clean": true}'),
+    "and again": (ANSWER + frame('{"type": "over", "clean": true}') + frame('{"type": "others"}')) * 9,
+}
+
+
+async def test_what_forks_of_a_candidate_say_is_its_own_failure(executor: ExecutorClient) -> None:
+    async def judged(said: str) -> set[tuple[Verdict, Cause]]:
+        code = f"{SAY}\n{FORKS}\n{said}\n{WAIT}"
+        limits = Limits(wall_time_s=3)
+        found = (await executor.verify(code, [FunctionCase((), 1)] * 6, entry_point="f", limits=limits)).cases
+        assert all(case.execution and case.execution.peak_memory_bytes < 1 << 40 for case in found)
+        return {(case.verdict, case.cause) for case in found}
+
+    verdicts = await asyncio.gather(*map(judged, SAID_BY_FORKS.values()))
+    for name, each in zip(SAID_BY_FORKS, verdicts, strict=True):
+        assert each <= {(Verdict.FAILED, Cause.POLICY), (Verdict.WRONG_ANSWER, Cause.POLICY)}, name
+
+
 SERVES = """
 import sys
 served = sys._getframe()
