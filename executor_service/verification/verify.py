@@ -45,6 +45,8 @@ from fairbox.clock import Clock
 
 AT_ONCE = 4
 """Series of cases of one request that are queued or run at once: more would take the queue from everybody else."""
+LEAST_CALLS = 4
+"""Calls of one series from which on a process that is forked for each costs less than a process for each."""
 KEPT_BYTES = 32 << 20
 """Output and values of all cases of a result together; what is beyond is cut."""
 _NOT_STARTED = (Abandoned, Draining, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown, QueueFull, QueueTimeout)
@@ -149,7 +151,7 @@ class _Cases:
         """For the calls of one series; None where each is better made in a process of its own. A workspace would go
         from call to call."""
         request = self._request
-        several = self._grader.forks and len(request.cases) > self._at_once
+        several = self._grader.forks and len(request.cases) >= LEAST_CALLS * self._at_once
         if not several or request.style is not VerifyStyle.FUNCTION or request.program.workspace_id:
             return None
         return ForkedCaller(self._grader, request)

@@ -20,12 +20,14 @@ from executor_service import (
     Verdict,
     VerifyResult,
 )
+from executor_service.verification.verify import AT_ONCE, LEAST_CALLS
 from tests.executor.levels import LEVELS
 from tests.executor.servers import Server, running
 from tests.executor.test_leases import limiter_running
 
 NAMESPACES = [level for level in LEVELS if not level.landlock]
-CASES = 6
+CASES = LEAST_CALLS * AT_ONCE
+"""So many calls of one request are forked."""
 LOOK = """
 import contextlib, ctypes, fcntl, os, random, resource, signal, socket, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -100,11 +102,11 @@ async def calls(client: ExecutorClient, code: str, arguments: list[tuple[Any, ..
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_call_finds_nothing_of_another(client: ExecutorClient, change: str) -> None:
     code = f"{LOOK}\ndef leave(number):\n    {CHANGES[change]}\n"
-    cases = [FunctionCase((number,), [number, []]) for number in range(CASES)]
+    cases = [FunctionCase((number,), [number, []]) for number in range(LEAST_CALLS + 1)]
     data = (InputFile("data.txt", b"data"),)
     result = await client.verify(code, cases, entry_point="f", files=data, stop_on_failure=True)
     assert [(case.verdict, case.value or case.message) for case in result.cases] == [
-        (Verdict.PASSED, [number, []]) for number in range(CASES)
+        (Verdict.PASSED, [number, []]) for number in range(LEAST_CALLS + 1)
     ]
 
 
@@ -181,11 +183,11 @@ def f(seconds, sleeps):
     time.sleep(sleeps)
     return 1
 """
-    asked = [(0.2, 0.0)] * 8 + [(9.0, 0.0)] + [(0.0, 9.0)] + [(0.2, 0.0)] * 2
+    asked = [(0.2, 0.0)] * (CASES - 4) + [(9.0, 0.0)] + [(0.0, 9.0)] + [(0.2, 0.0)] * 2
     limits = Limits(wall_time_s=3.0, cpu_time_s=1.0)
     result = await client.verify(code, [FunctionCase(each, 1) for each in asked], entry_point="f", limits=limits)
     outcomes = [case.execution.outcome for case in result.cases if case.execution]
-    expected = [Outcome.FINISHED] * 8 + [Outcome.CPU_LIMIT, Outcome.TIME_LIMIT] + [Outcome.FINISHED] * 2
+    expected = [Outcome.FINISHED] * (CASES - 4) + [Outcome.CPU_LIMIT, Outcome.TIME_LIMIT] + [Outcome.FINISHED] * 2
     assert outcomes == expected
     assert [case.passed for case in result.cases] == [outcome is Outcome.FINISHED for outcome in expected]
 
@@ -205,7 +207,7 @@ def f(how):
 
 @pytest.mark.parametrize("how", ["exit", "leave", "kill", "memory"])
 async def test_a_call_that_ends_its_process_fails_alone(client: ExecutorClient, how: str) -> None:
-    asked = ["good", "good", how, "good", "good"]
+    asked = ["good", "good", how, *["good"] * CASES]
     limits = Limits(wall_time_s=2.0, memory_bytes=256 << 20, processes=16)
     cases = [FunctionCase((each,), 1) for each in asked]
     result = await client.verify(ENDS, cases, entry_point="f", limits=limits)
@@ -215,13 +217,13 @@ async def test_a_call_that_ends_its_process_fails_alone(client: ExecutorClient, 
 
 @pytest.mark.parametrize("how", ["parent", "stop"])
 async def test_a_call_that_ends_what_it_was_forked_from_harms_no_other(client: ExecutorClient, how: str) -> None:
-    cases = [FunctionCase((each,), 1) for each in ("good", "good", how, "good", "good")]
+    cases = [FunctionCase((each,), 1) for each in ("good", "good", how, *["good"] * CASES)]
     result = await client.verify(ENDS, cases, entry_point="f", limits=Limits(wall_time_s=2.0))
     assert result.all_passed
 
 
 async def test_a_candidate_that_can_not_be_loaded_fails_every_case(client: ExecutorClient) -> None:
-    result = await calls(client, "raise ValueError('never')\n", [()] * 12)
+    result = await calls(client, "raise ValueError('never')\n", [()] * CASES)
     assert {(case.verdict, case.cause) for case in result.cases} == {(Verdict.FAILED, Cause.POLICY)}
     assert all("ValueError: never" in case.message for case in result.cases)
     assert all(case.execution and case.execution.exit_code == 1 for case in result.cases)

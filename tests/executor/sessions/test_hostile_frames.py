@@ -161,8 +161,8 @@ SAID_BY_FORKS = {
 async def test_what_forks_of_a_candidate_say_is_its_own_failure(executor: ExecutorClient) -> None:
     async def judged(said: str) -> set[tuple[Verdict, Cause]]:
         code = f"{SAY}\n{FORKS}\n{said}\n{WAIT}"
-        limits = Limits(wall_time_s=3)
-        found = (await executor.verify(code, [FunctionCase((), 1)] * 6, entry_point="f", limits=limits)).cases
+        limits = Limits(wall_time_s=2)
+        found = (await executor.verify(code, [FunctionCase((), 1)] * 16, entry_point="f", limits=limits)).cases
         assert all(case.execution and case.execution.peak_memory_bytes < 1 << 40 for case in found)
         return {(case.verdict, case.cause) for case in found}
 
