@@ -330,7 +330,15 @@ async def open_work(
             tally=RunTally(config.metrics_tenants),
         )
     )
-    grader = Grader(BoxWorkers(boxes), clock, minimal_environment(host), planner.profile_for, hold, forks=not host.bare)
+    grader = Grader(
+        BoxWorkers(boxes),
+        clock,
+        minimal_environment(host),
+        planner.profile_for,
+        hold,
+        forks=host.scopes_signals,
+        bare=host.bare,
+    )
     verifier = await stack.enter_async_context(
         Verifier(runs, work, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
     )

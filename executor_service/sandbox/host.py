@@ -95,6 +95,11 @@ class Host:
         return self.level is IsolationLevel.LANDLOCK
 
     @property
+    def scopes_signals(self) -> bool:
+        """True if the kernel keeps programs from signalling others: `kill(-1)` of a process in a box stays there."""
+        return not self.bare or self.landlock >= landlock.SCOPES
+
+    @property
     def zygote(self) -> list[str]:
         """Command that starts a zygote; its control descriptor and mode follow."""
         return [self.python, str(_ZYGOTE)]

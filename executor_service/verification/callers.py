@@ -117,7 +117,7 @@ class ForkedCaller:
     async def _ask(self, speaker: Participant, worker: GuestProcess, ask: bytes, *, first: bool) -> Called | None:
         """None: the call was not made, and needs another process."""
         if first:
-            head = await load(speaker, forks=True)
+            head = await load(speaker, forks=True, bare=self._grader.bare)
             if head.get("type") != "loaded":
                 self._not_loaded = await self._last(head, b"", worker)
                 return self._not_loaded
@@ -172,10 +172,10 @@ def _number(said: Head, name: str, most: float) -> float:
     return min(max(value, 0), most) if type(value) in (int, float) else 0
 
 
-async def load(speaker: Participant, *, tests: bool = False, forks: bool = False) -> Head:
+async def load(speaker: Participant, *, tests: bool = False, forks: bool = False, bare: bool = False) -> Head:
     """The candidate's answer to the order to load; empty if it ended."""
     try:
-        return (await speaker.say({"type": "load", "tests": tests, "forks": forks}))[0]
+        return (await speaker.say({"type": "load", "tests": tests, "forks": forks, "bare": bare}))[0]
     except ParticipantEnded:
         return {}
 

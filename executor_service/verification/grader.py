@@ -37,6 +37,8 @@ class Grader:
     hold: Hold = _no_workspace
     forks: bool = False
     """True if candidates can be forked at the level of this server."""
+    bare: bool = False
+    """True if that level has no namespaces."""
 
     @asynccontextmanager
     async def take_candidate(

@@ -20,12 +20,14 @@ from executor_service import (
     Verdict,
     VerifyResult,
 )
+from executor_service.guest.walls import landlock
 from executor_service.verification.verify import AT_ONCE, LEAST_CALLS
 from tests.executor.levels import LEVELS
-from tests.executor.servers import Server, running
+from tests.executor.servers import Server, processes_with, running
 from tests.executor.test_leases import limiter_running
 
 NAMESPACES = [level for level in LEVELS if not level.landlock]
+BARE = [level for level in LEVELS if level.landlock]
 CASES = LEAST_CALLS * AT_ONCE
 """So many calls of one request are forked."""
 LOOK = """
@@ -128,6 +130,82 @@ frame.f_globals["_fork"] = answered_here
 """
     result = await calls(client, code, [()] * CASES)
     assert {case.value for case in result.cases} == {1}
+
+
+LOOK_BARE = """
+import contextlib, fcntl, os, signal, subprocess, sys, threading, time
+KEPT = []
+TEMPORARY = os.environ["TMPDIR"]
+def look():
+    facts = [sorted(os.listdir(path)) for path in (".", TEMPORARY)]
+    facts += [(os.stat(path).st_mode, os.stat(path).st_nlink) for path in (".", TEMPORARY)]
+    facts += [open("data.txt").read(), os.stat("data.txt").st_mode, list(KEPT)]
+    facts += [fcntl.fcntl(number, fcntl.F_GETFL) for number in range(3)]
+    facts += [dict(os.environ), os.getcwd(), os.umask(0o022), signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL]
+    facts += [threading.active_count(), len(sys.modules)]
+    try:
+        os.kill(-1, 0)
+    except ProcessLookupError:
+        pass
+    return facts
+SEEN = look()
+def f(number):
+    found = look()
+    leave(number)
+    return [number, [each for each in zip(found, SEEN) if each[0] != each[1]]]
+"""
+CHANGES_BARE = {
+    "nothing": "pass",
+    "a value": "KEPT.append(number)",
+    "a file": "open(TEMPORARY + '/left', 'w').write('x' * 9999)",
+    "beside the program": "open('beside', 'w').close()",
+    "a folder": "os.mkdir('left')",
+    "a longer file": "open('data.txt', 'a').write('more')",
+    "no file": "os.unlink('data.txt')",
+    "a link to it": "with contextlib.suppress(OSError): os.link('data.txt', 'also')",
+    "a mode": "os.chmod(TEMPORARY, 0o500)",
+    "a mode of the work folder": "os.chmod('.', 0o500)",
+    "a process": "subprocess.Popen(['sleep', '60'], start_new_session=True)",
+    "a thread": "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "a flag of a stream": "os.set_blocking(1, False)",
+    "surroundings": "os.environ['A'] = 'b'; os.chdir(TEMPORARY); os.umask(0)",
+}
+
+
+@pytest.fixture(scope="module", params=BARE, ids=str)
+def bare(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with request.param.running("max_concurrent=2", "spare_boxes=1") as server:
+        yield server
+
+
+@pytest.mark.parametrize("change", CHANGES_BARE)
+async def test_a_call_finds_nothing_of_another_without_namespaces(bare: Server, change: str) -> None:
+    code = f"{LOOK_BARE}\ndef leave(number):\n    {CHANGES_BARE[change]}\n"
+    cases = [FunctionCase((number,), [number, []]) for number in range(LEAST_CALLS + 1)]
+    data = (InputFile("data.txt", b"data"),)
+    async with ExecutorClient(bare.target) as client:
+        result = await client.verify(code, cases, entry_point="f", files=data, stop_on_failure=True)
+    assert [(case.verdict, case.value or case.message) for case in result.cases] == [
+        (Verdict.PASSED, [number, []]) for number in range(LEAST_CALLS + 1)
+    ]
+
+
+async def test_without_namespaces_calls_are_forked_where_signals_are_scoped(bare: Server) -> None:
+    code = """
+import os, subprocess
+LOADED, LEFT = os.getpid(), []
+def f(): return [LOADED, os.getpid(), subprocess.Popen(["sleep", "600.25"], start_new_session=True).pid]
+"""
+    async with ExecutorClient(bare.target) as client:
+        version = max(level.landlock_version for level in bare.status().isolation_levels)
+        result = await calls(client, code, [()] * CASES)
+        for obstacle in ("an open file", "shared memory", "a file", "a changed file", "a folder", "a thread"):
+            code = f"{OBSTACLES[obstacle].replace('/tmp', '.')}\n{WHERE}"
+            found = await calls(client, code, [()] * CASES, files=(InputFile("data.txt", b"data"),))
+            assert all(loaded == called for loaded, called in (case.value for case in found.cases)), obstacle
+    values = [case.value for case in result.cases]
+    assert all((loaded != called) is (version >= landlock.SCOPES) for loaded, called, _ in values)
+    assert not processes_with("sleep 600.25")
 
 
 WHERE = "import os\nLOADED = os.getpid()\ndef f(): return [LOADED, os.getpid()]\n"

@@ -41,7 +41,7 @@ def serve(channel: Channel) -> None:
     if frame is None:
         return
     head, _ = frame
-    forks = _forks() if head.get("forks") else None
+    forks = _forks(bare=bool(head.get("bare"))) if head.get("forks") else None
     try:
         module = load()
     except BaseException as error:  # whatever the code raises is its end, and told
@@ -64,10 +64,10 @@ def serve(channel: Channel) -> None:
             return
 
 
-def _forks() -> Forks | None:
+def _forks(*, bare: bool) -> Forks | None:
     """None where it can't be known what a fork leaves."""
     try:
-        return Forks()
+        return Forks(bare=bare)
     except OSError:
         return None
 

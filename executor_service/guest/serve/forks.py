@@ -2,9 +2,10 @@
 
 Invariants: when `over()` returns, everything that the last fork has started is dead, its files are as they were before,
 and it is known whether it has left nothing else; whoever asks takes another box where it has. What is looked at:
-numbers of processes, names and attributes in the private folders, System V objects, packets, the standard streams. A
-fork can tell by its process number how many there were. Code that has run in this process before the first fork can
-change all of this; what it then lets pass from one of its forks to the next is its own.
+numbers of processes, names and attributes in the private folders, System V objects, packets, the standard streams;
+without namespaces, where programs have no objects and no network, names and facts of the folders, and the streams. In a
+namespace a fork can tell by its process number how many there were. Code that has run in this process before the first
+fork can change all of this; what it then lets pass from one of its forks to the next is its own.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ _MOST_BYTES = 1 << 20
 """Bytes of the files of the work folder together: each fork finds them written anew."""
 _SPARE_CPU_S = 2
 """As for every program: one process may pass the limit for all by so much, if the init does not notice."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Forks:
-    """To be made before the code is loaded that is to be forked."""
+    """To be made before the code is loaded that is to be forked. `bare`: there are no namespaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bare: bool) -> None:
         adopt()
-        self._work = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._numbered = not bare
+        self._work = os.open(".", _FOLDER)
         self._files = _contents(self._work)
-        self._traces = _Traces(self._work)
+        self._traces = _FolderTraces() if bare else _Traces(self._work)
         self._traces.begin(made=0)
         self._facts = _facts()
         self._child = 0
@@ -64,7 +67,7 @@ class Forks:
         self._child = os.fork()
         if self._child:
             return False
-        if before and os.getpid() != before + 1:
+        if self._numbered and before and os.getpid() != before + 1:
             return None
         if drawn is not None:
             sys.modules["random"].setstate(drawn)  # a fork has seeded it anew
@@ -134,8 +137,7 @@ class _Traces:
 
     def _look(self) -> tuple[object, ...]:
         changed_ns = os.fstat(self._work).st_ctime_ns
-        flags = [fcntl.fcntl(number, fcntl.F_GETFL) for number in _STREAMS]
-        return changed_ns, self._folders.look(self._work), self._packets.look(), flags
+        return changed_ns, self._folders.look(self._work), self._packets.look(), _flags()
 
     def _next_inode(self) -> int:
         """Takes a number of the file system, which counts them."""
@@ -143,6 +145,36 @@ class _Traces:
         number = os.fstat(handle).st_ino
         os.close(handle)
         return number
+
+
+class _FolderTraces:
+    """The same without namespaces: what the folders hold that a program can write to."""
+
+    def __init__(self) -> None:
+        self._folders = [os.open(path, _FOLDER) for path in (".", os.environ["TMPDIR"])]
+        self._before: tuple[object, ...] = ()
+
+    def begin(self, *, made: int) -> None:
+        self._before = self._look()
+
+    def none(self) -> bool:
+        try:
+            return self._look() == self._before
+        except OSError:
+            return False
+
+    def _look(self) -> tuple[object, ...]:
+        looks: list[object] = [_flags()]
+        for folder in self._folders:
+            facts = os.fstat(folder)
+            looks.append((facts.st_mode, facts.st_uid, facts.st_nlink, facts.st_mtime_ns, facts.st_ctime_ns))
+            looks.append(sorted(os.listdir(folder)))
+        return tuple(looks)
+
+
+def _flags() -> list[int]:
+    """Settings of the standard streams, which all forks share."""
+    return [fcntl.fcntl(number, fcntl.F_GETFL) for number in _STREAMS]
 
 
 def _contents(work: int) -> dict[str, tuple[bytes, int]] | None:
@@ -159,11 +191,36 @@ def _contents(work: int) -> dict[str, tuple[bytes, int]] | None:
     return files
 
 
-def _facts() -> tuple[object, ...]:
+def _facts() -> tuple[int, int]:
     """Open files, and memory that is shared with children: the number of each."""
-    with open("/proc/self/maps", "rb") as file:
-        shared = sum(line.split(b" ", 2)[1].endswith(b"s") for line in file)
-    return len(os.listdir("/proc/self/fd")), shared
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return len(os.listdir("/proc/self/fd")), sum(line.split(b" ", 2)[1].endswith(b"s") for line in file)
+    except OSError:  # a level without /proc
+        return sum(map(_is_open, range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))), _count_mappings()
+
+
+def _is_open(number: int) -> bool:
+    try:
+        fcntl.fcntl(number, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+_mapped: list[int] = []
+"""Its items: how many mappings Python code has made since `_count_mappings()` was called first."""
+
+
+def _count_mappings() -> int:
+    def hear(event: str, _: object) -> None:
+        if event == "mmap.__new__":
+            _mapped[0] += 1
+
+    if not _mapped:
+        _mapped.append(0)
+        sys.addaudithook(hear)
+    return _mapped[0]
 
 
 def _children_s() -> float:
