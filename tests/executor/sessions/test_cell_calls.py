@@ -131,7 +131,7 @@ async def test_errors_of_sessions_among_many_are_what_a_call_would_raise(
 async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:
     """Killed and not interrupted: another may hold the token from this moment on."""
     with limiter_running() as limiter:
-        settings = (f"limiter={limiter.target}", "limiter_timeout_s=1", "name=lonely", "max_concurrent=4")
+        settings = (f"limiter={limiter.target}", "limiter_timeout_s=3", "name=lonely", "max_concurrent=4")
         with running(*settings) as server:
             async with ExecutorClient(server.target) as executor, executor.session(owner="a") as session:
                 (branch,) = await session.branch(1)

@@ -100,6 +100,7 @@ async def test_a_workspace_that_went_meanwhile_is_prepared_again(
         async with asyncio.timeout(60):
             while (await counts(stack)).expired_total == expired:
                 await asyncio.sleep(0.1)
+        monkeypatch.undo()  # or the next one can go as well, before it is used
         assert await run(tool, member, "cat other.txt") == "other"
 
 
