@@ -18,12 +18,13 @@ PARTS := executor boxes rollout others
 BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_languages.py
 TRAINING := tests/rollout/training
 ROLLOUT := $(filter-out $(TRAINING) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
-test-executor: SELECTED = tests/executor $(BOXES:%=--ignore=%)
+test-executor: SELECTED = tests/executor $(ALONE:%=--ignore=%) $(BOXES:%=--ignore=%)
 test-boxes: SELECTED = $(BOXES)
 test-rollout: SELECTED = tests/rollout --ignore=$(TRAINING)
 test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
-# Whether processes keep their times is what they are about: nothing else runs beside them.
-ALONE := tests/limiter/chaos
+# Nothing else runs beside them: the first forks the process of the tests again and again, which may hang once that has
+# used gRPC; of the others it is what they are about whether processes keep their times.
+ALONE := tests/executor/test_prefault.py tests/limiter/chaos
 test-alone: SELECTED = $(ALONE)
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
