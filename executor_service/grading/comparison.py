@@ -13,7 +13,8 @@ from itertools import zip_longest
 from typing import Any
 
 from executor_service.grading.model import Comparison, Tolerance
-from executor_service.grading.values import Tree, complex_of
+from executor_service.grading.values import Tree
+from executor_service.guest.serve.values import complex_of
 
 TOLERANCE = Tolerance()
 """Tolerance of requests that set none."""

@@ -12,13 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from executor_service.guest.serve.values import ARRAYS, MAX_BYTES, MAX_DEPTH, MAX_NODES
+from executor_service.guest.serve.values import ARRAYS, MAX_BYTES, MAX_DEPTH, MAX_NODES, complex_of
 from fairbox.bounded_json import Reader
 
 Tree = Any
 """None, bool, int, float, str, or [tag, ...]."""
-_COMPLEX = 64
-"""Characters of its two parts."""
 ARGUMENT_DEPTH = 3
 """Depth at which `call_text` puts an argument."""
 
@@ -54,14 +52,6 @@ def check(text: bytes, *, depth: int = 0, parts: list[int] | None = None) -> Non
 
 def _text(digits: str) -> None:
     bytes.fromhex(digits).decode("utf-8", "surrogatepass")
-
-
-def complex_of(text: str) -> complex:
-    """ValueError for what is none, or longer than any."""
-    real, mark, imag = text.partition(" ")
-    if len(text) > _COMPLEX or not mark:
-        raise ValueError("a complex number is two numbers")
-    return complex(float(real), float(imag))
 
 
 _SCALARS: dict[str, Callable[[str], object]] = {

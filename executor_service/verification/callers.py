@@ -1,8 +1,8 @@
 """Callers of a candidate's function: a process for one call alone, or one that loads it and is forked for each call.
 
 Invariants: each call has its own time and CPU time, the first one of a process those of loading too; what a call has
-left, or a limit that it met, ends the process. What a candidate's process says of itself is a claim of the candidate,
-of which it could make use against nobody but itself.
+left, or a limit that it met, ends the process. What a candidate's process says of itself is the candidate's claim: a
+false one can spoil its own result and nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cases of one request one after the other, in one turn of the queue and under one lease.
 
-What each case is run in is its own affair: a `Backend` does it. Invariants: each case that is taken ends up in `ended`
-or `unfinished`; a series gives its place back after `SLICE_S`, as soon as a case has ended; so nobody waits longer for
-a place than they would behind one slow case.
+Each case has a `Backend` that runs it. Invariants: each case that is taken is in `ended` or is `unfinished`; once
+`SLICE_S` is over, a series gives its place back with the next end of a case: nobody waits for the whole request.
 """
 
 from __future__ import annotations

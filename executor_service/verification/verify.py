@@ -1,9 +1,8 @@
 """Verifications: a candidate against its cases, each a run of its own.
 
-Cases go in series through the queue, a few series of one request at a time; each case is limited like any other run,
-and a series has a lease and a place of its own. A verification belongs to
-this object and not to the call that brought it, so a repeated request_id joins it; when the last call that waits for
-it is cancelled, its cases are.
+Cases go through the queue in series, a few series of one request at a time: a series has one place and one lease, and
+each case the limits of a run of its own. A verification belongs to this object and not to the call that brought it, so
+a repeated request_id joins it; when the last call that waits for it is cancelled, its cases are.
 """
 
 from __future__ import annotations

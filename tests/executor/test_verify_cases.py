@@ -152,6 +152,9 @@ def root(x): return cmath.sqrt(x)
 def roots(xs): return numpy.sqrt(numpy.array(xs))
 def total(xs): return type(xs).__name__, xs.sum()
 def string(x): return str(x)
+class Queue:
+    def push(self, x): return x + 1
+queue = Queue()
 class Forged:
     def __getattr__(self, name): return lambda *_, **__: True
 def forge():
@@ -172,6 +175,7 @@ forge()
         ("import numpy as np\nassert total(np.array([1, 2])) == ('ndarray', 3)", PASSED),
         ("assert (roots([4, 9]) == [2, 4]).all()", WRONG),
         ("assert string(3) == '3'", PASSED),
+        ("assert queue.push(3) == 4", PASSED),
     ],
 )
 async def test_numbers_arrays_and_standard_modules_of_an_assertion(

@@ -129,8 +129,9 @@ class Names(dict[str, "Any"]):
     """Globals of the assertions: what they define, built-in names, standard modules, and then the candidate's.
 
     Built-in names are never the candidate's: one who defines `abs` or `sorted` would decide `abs(f(x) - 3) < 1e-6`.
-    `from solution import sum` says so where it is meant. A standard module that the text uses as one (`math.isclose`)
-    and does not import is that module: tests are often written beside a solution that imports it.
+    `from solution import sum` says so where it is meant. A standard module that the text does not import, and of which
+    it uses what the module has (`math.isclose`), is that module: tests are often written beside a solution that imports
+    it. `queue.push` is the candidate's: the module has none.
     """
 
     def __init__(self, peer: Peer, texts: list[str]) -> None:
@@ -141,17 +142,20 @@ class Names(dict[str, "Any"]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name) or name.startswith("__"):
             raise KeyError(name)
-        if name in sys.stdlib_module_names and self._is_module(name):
-            return importlib.import_module(name)
+        if name in sys.stdlib_module_names and (module := self._module(name)) is not None:
+            return module
         try:
             return self._peer.ask("get", MODULE_NUMBER, [name])
         except AttributeError:
             raise KeyError(name) from None
 
-    def _is_module(self, name: str) -> bool:
-        """Says whether the name stands before a dot, and nowhere before a parenthesis."""
-        used = [mark for text in self._texts for mark in re.findall(rf"(?<![\w.]){name}\s*([.(])", text)]
-        return "." in used and "(" not in used
+    def _module(self, name: str) -> types.ModuleType | None:
+        """The standard module, if it has all that the text uses of this name, and the name itself is never called."""
+        used = [part for text in self._texts for part in re.findall(rf"(?<![\w.]){name}\s*(?:\.\s*(\w+)|\()", text)]
+        if not all(used):  # empty where it is called
+            return None
+        module = importlib.import_module(name)
+        return module if used and all(hasattr(module, part) for part in used) else None
 
 
 def run_assertions(peer: Peer, setup: str, source: str) -> tuple[str, str]:

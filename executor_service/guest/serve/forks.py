@@ -90,13 +90,14 @@ class Forks:
         except (ProcessLookupError, ChildProcessError):
             pass
         code = os.waitstatus_to_exitcode(status)
+        known = wall_s < LONG_S or not self._numbered
         return {
             "code": max(code, 0),
             "signal": max(-code, 0),
             "wall_s": wall_s,
             "cpu_s": _children_s() - self._used_s,
             "peak_bytes": peak << 10,
-            "clean": code >= 0 and wall_s < LONG_S and self._traces.none(),
+            "clean": code >= 0 and known and self._traces.none(),
         }
 
     def _write(self) -> None:

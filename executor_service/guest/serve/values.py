@@ -28,6 +28,8 @@ MAX_BYTES = 16 << 20
 """Length of the text: a list of a million numbers takes some ten megabytes."""
 ARRAYS = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"))
 """Kinds of arrays that cross: their items are numbers."""
+_COMPLEX = 64
+"""Characters of the two parts of a complex number."""
 _INT64 = 1 << 63
 
 
@@ -55,6 +57,14 @@ def decode(text: bytes, resolve: Callable[[list[Any]], Any] | None = None) -> An
         return _Decoder(resolve).value(json.loads(text), 0)
     except RecursionError:
         raise ValueError("a value is nested too deeply") from None
+
+
+def complex_of(text: str) -> complex:
+    """Reads the two parts of a complex number. ValueError for what is none, or longer than any."""
+    real, mark, imag = text.partition(" ")
+    if len(text) > _COMPLEX or not mark:
+        raise ValueError("a complex number is two numbers")
+    return complex(float(real), float(imag))
 
 
 class _Encoder:
@@ -171,8 +181,7 @@ class _Decoder:
             case ["i", str(text)]:
                 return int(text, 16)
             case ["c", str(text)]:
-                real, _, imag = text.partition(" ")
-                return complex(float(real), float(imag))
+                return complex_of(text)
             case ["n", str(kind), items]:
                 return _array(kind, self.value(items, depth + 1))
             case ["s", str(text)]:

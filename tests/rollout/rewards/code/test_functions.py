@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -176,10 +175,8 @@ async def test_a_checker_decides_and_breaking_it_is_worth_nothing(scored: Scored
 
 async def test_a_checker_has_its_own_time_and_long_outputs_have_room(scored: Scored) -> None:
     endless = json.dumps(CHECKED | {"checker": "def check(given, expected, actual):\n    while True: pass\n"})
-    began = time.monotonic()
-    with pytest.raises(NotScored, match="BROKEN_CASE"):
+    with pytest.raises(NotScored, match=r"BROKEN_CASE: .*longer than 0\.5 s"):
         await scored("code_stdio", fenced("print(1)"), endless, checker_time_s=0.5, wall_time_s=60.0)
-    assert time.monotonic() - began < 30
     long = json.dumps({"inputs": [""], "outputs": ["x" * (2 << 20)]})
     answer = fenced("print('x' * (2 << 20))")
     with pytest.raises(NotScored):
