@@ -163,8 +163,15 @@ def judge_check_run(check: ExecutionResult, token: str) -> Judgement | None:
 
 def judge_control(check: ExecutionResult, verdict: Judgement | None) -> Judgement:
     """For a checker that failed: `check` on the candidate's output; `verdict` is its on the expected one."""
-    said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
-    how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
+    if check.outcome is Outcome.COMPILE_ERROR and check.compilation is not None:
+        lines = [
+            line for stream in (check.compilation.stderr, check.compilation.stdout) for line in stream.text.splitlines()
+        ]
+        errors = [line for line in lines if "error" in line.lower()] or lines or [check.message]
+        how = f"The checker does not compile: {errors[0][:1000]}"
+    else:
+        said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
+        how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
     if verdict is None:
         return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"{how} It does so for the expected output too.")
     if verdict.cause is Cause.INFRA:

@@ -1,7 +1,7 @@
 """Programming problems: a question in, a program out, which an executor grades.
 
-Rows of HumanEval, MBPP, APPS and their like, and verl's (`rollout.data.code`); each names the reward function that its
-tests are for. Invariant: no prompt and no tool sees the tests.
+Rows of all kinds that `rollout.data.code` reads; each names the reward function that its tests are for. Invariant: no
+prompt and no tool sees the tests.
 """
 
 from __future__ import annotations
@@ -11,19 +11,14 @@ from dataclasses import dataclass
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.data.code import CodeProblem, read_code_problems
+from rollout.data.code import CodeProblem, ask_of, needs_python, read_code_problems
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
+from rollout.rewards import Composition, Reward, RewardServices, Sample, parse_rewards
 from rollout.tools.registry import ToolSpec
 
-ASK = "Write Python code. Put the whole program into one block, at the end of your answer:\n```python\n...\n```"
-ASK_FUNCTION = (
-    "Complete this function in Python. Put the whole of it, with the imports that it needs, into one block, at the end "
-    "of your answer:\n```python\n...\n```"
-)
 REWARD_COLUMN = "reward"
 """Column of `Task.row` with the name of the reward function that the row's tests are for."""
 
@@ -33,6 +28,7 @@ class CodeConfig:
     """Settings of the environment code."""
 
     interpreter: bool = setting(True, help="Give the model the run's tools, to try its program; false: none.")
+    language: str = setting("python", help="Language of the programs, as the executor has it: cpp, java, go ...")
 
 
 @environment("code", CodeConfig)
@@ -47,8 +43,10 @@ class CodeEnvironment:
             raise ConfigError("data is none, but programming problems have no built-in tasks: name a file of rows")
         self._config = config
         self._problems = read_code_problems(setup.data, setup.limit)
+        if config.language != "python" and (other := next(filter(needs_python, self._problems), None)):
+            raise ConfigError(f"env_config.language is {config.language!r}, but the tests of {other.where} call Python")
         kinds = sorted({problem.reward for problem in self._problems})
-        self._rewards: dict[str, Composition] = {kind: setup.reward or load_reward(kind) for kind in kinds}
+        self._rewards: dict[str, Composition] = {kind: setup.reward or self._default(kind) for kind in kinds}
         self._services = RewardServices()
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
@@ -67,11 +65,16 @@ class CodeEnvironment:
         """Reward of the last turn's program by the task's tests. Raises NotScored."""
         return await self._rewards[task.row[REWARD_COLUMN]].score(Sample.of(task, result), self._services)
 
+    def _default(self, kind: str) -> Composition:
+        language = self._config.language
+        return parse_rewards([{"fn": kind, "args": {} if language == "python" else {"language": language}}])
+
     def _task(self, problem: CodeProblem, number: int) -> Task:
-        ask = ASK_FUNCTION if problem.reward == "humaneval" else ASK
         return Task(
             uid=f"{number}-{problem.uid}",
-            messages=({"role": "user", "content": f"{problem.question.strip()}\n\n{ask}"},),
+            messages=(
+                {"role": "user", "content": f"{problem.question.strip()}\n\n{ask_of(problem, self._config.language)}"},
+            ),
             ground_truth=problem.ground_truth,
             data_source=problem.data_source,
             where=problem.where,

@@ -85,14 +85,15 @@ def test_parquet_and_limits(tmp_path: Path) -> None:
     ("record", "problem"),
     [
         ([1], "must be an object"),
-        ({"x": 1}, "needs entry_point and test"),
+        ({"x": 1}, "needs one of"),
         (HUMANEVAL | {"prompt": ""}, "prompt must be a text"),
         (MBPP | {"test_list": []}, "test_list must be a list"),
         (MBPP | {"text": None}, "text must be a text"),
-        (APPS | {"input_output": ""}, "must be JSON with cases"),
+        (APPS | {"input_output": ""}, "has no tests"),
+        (APPS | {"input_output": "42"}, "must be JSON with cases"),
         (APPS | {"question": ""}, "needs question"),
         (VERL | {"reward_model": {"ground_truth": "42"}}, "must be JSON with cases"),
-        (VERL | {"prompt": []}, "needs question"),
+        (VERL | {"prompt": []}, "needs extra_info.question"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, record: Any, problem: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
-from rollout.data.records import DataError
 from rollout.data.swe.build import Left
 from rollout.data.swe.rows import SearchTask
-from rollout.data.whole import write_parquet
+from rollout.data.whole import write_json_lines, write_parquet
 
 T = TypeVar("T")
 
@@ -38,11 +36,7 @@ def write_search_tasks(path: Path, tasks: Sequence[SearchTask]) -> None:
 
 def write_left(path: Path, left: Iterable[Left]) -> None:
     """JSON lines of what was left out. Raises DataError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in left), encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    write_json_lines(path, map(asdict, left))
 
 
 def _schema(arrow: Any) -> Any:

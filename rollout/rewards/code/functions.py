@@ -20,7 +20,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from executor_service import AssertCase, Case, Comparison, Tolerance, VerifyResult
 from rollout.rewards.base import Reward, RewardServices, Sample
 from rollout.rewards.code.extract import extract_code
-from rollout.rewards.code.grading import Grading, Unusable, grade, reward_of
+from rollout.rewards.code.grading import Grading, Unusable, grade, reward_of, with_testlib
 from rollout.rewards.code.source import IMPORTS, after_future, defines, entry_of, parsed
 from rollout.rewards.code.truth import asserts_of, calls_of, document_of, programs_of, pytests_of, unusable
 from rollout.rewards.registry import reward
@@ -106,11 +106,12 @@ class TestArguments(LimitArguments, total=False):
 
 
 class SampleArguments(TestArguments, total=False):
-    """Limits, worth, and choice of the cases to run, as in `Grading`; 0, the default of both: all. `checker_time_s`
-    bounds the task's checker, if there is one."""
+    """Limits, worth, and choice of the cases to run, as in `Grading`; 0, the default of both: all. `time_factor` makes
+    the problem's own time limit count; `checker_time_s` bounds the task's checker, if there is one."""
 
     max_cases: int
     seed: int
+    time_factor: float
     checker_time_s: float
 
 
@@ -127,15 +128,17 @@ async def code_stdio(
     comparison: Mode = "whitespace",
     absolute_tolerance: float = 1e-6,
     relative_tolerance: float = 1e-6,
+    testlib: str = "",
     **how: Unpack[SampleArguments],
 ) -> Reward:
     """A program that reads standard input and writes standard output. If the ground truth has a `checker`, that
-    decides, in place of `comparison`."""
+    decides, in place of `comparison`. `testlib` is the path of testlib.h, for checkers that include it and bring none:
+    empty if the executor's image has it."""
     programs = programs_of(document_of(sample, *_COLUMNS))
     more = _compared(comparison, absolute_tolerance, relative_tolerance)
     if programs.checker:
-        more = {"checker": programs.checker}
-    return await _graded(sample, services, programs.cases, how, language, **more)
+        more = {"checker": with_testlib(programs.checker, testlib)}
+    return await _graded(sample, services, programs.cases, how, language, time_limit_s=programs.time_limit_s, **more)
 
 
 @reward("code_function")
@@ -158,7 +161,7 @@ async def code_function(
     more |= {"entry_point": entry_of(extracted.code, calls.name)}
     if imports:
         more["program"] = partial(after_future, IMPORTS)
-    return await _graded(sample, services, calls.cases, how, **more)
+    return await _graded(sample, services, calls.cases, how, time_limit_s=calls.time_limit_s, **more)
 
 
 @reward("code_asserts")
@@ -204,16 +207,24 @@ async def code_pytest(
 async def code_tests(
     sample: Sample,
     services: RewardServices,
+    *,
+    language: str = "python",
+    testlib: str = "",
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """Programs for data of several kinds: `code_function` if the ground truth has `fn_name`, `code_asserts` if it has
-    `assert_case`, else `code_stdio`."""
+    """Programs for data of several kinds: `humaneval` if the ground truth has `entry_point`, `code_function` if it has
+    `fn_name`, `code_asserts` if it has `assert_case`, else `code_stdio`, with its `language` and `testlib`."""
     document = document_of(sample, *_COLUMNS, "assert_case", "test_list")
-    chosen: Any = code_stdio
+    chosen: Any = None
     if isinstance(document, Mapping):
-        chosen = code_asserts if document.get("assert_case") else code_function if document.get("fn_name") else chosen
+        kinds = {"entry_point": humaneval, "assert_case": code_asserts, "fn_name": code_function}
+        chosen = next((function for key, function in kinds.items() if document.get(key)), None)
     elif isinstance(document, list) and document and isinstance(document[0], str):
         chosen = code_asserts
+    if chosen is None:
+        return await code_stdio(sample, services, language=language, testlib=testlib, **how)
+    if language != "python":
+        raise unusable(f"calls Python, but the language is {language}")
     found: Reward = await chosen(sample, services, **how)
     return found
 
@@ -226,10 +237,11 @@ async def _graded(
     language: str = "python",
     *,
     program: Callable[[str], str] = str,
+    time_limit_s: float = 0.0,
     **more: Any,
 ) -> Reward:
     """Grades an answer. `program` makes the candidate's source from the answer's."""
-    how = Grading(**given)
+    how = Grading(**given).within(time_limit_s)
     extracted = extract_code(sample.text, language, whole=how.whole_text)
     result: VerifyResult | None = None
     if extracted:

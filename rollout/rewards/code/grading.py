@@ -7,19 +7,23 @@ Invariants: a case that could not be run, or is broken, is never a zero; what th
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from executor_service import (
     Case,
     CaseResult,
     Cause,
+    Checker,
     ExecutorClient,
     ExecutorError,
     ExecutorUnavailable,
+    InputFile,
     InvalidRequest,
     Limits,
     Outcome,
@@ -27,6 +31,7 @@ from executor_service import (
     Verdict,
     VerifyResult,
 )
+from fairbox.errors import ConfigError
 from rollout.rewards.base import NotScored, Reward, RewardServices
 from rollout.rewards.code.extract import CodeSource, Extracted
 
@@ -34,6 +39,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 120.0
 """Seconds for which a grading is retried if the executor is full or away. Beyond that the run has another problem."""
+_TESTLIB = "testlib.h"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 _OF_SERVER = ("language", "limits", "checker.language", "checker.limits")
 """Fields that a server refuses if it is set up for something else."""
@@ -58,6 +64,9 @@ class Grading:
     """A part `case/ID` for each case."""
     wall_time_s: float = 10.0
     """Wall time of each case, in seconds."""
+    time_factor: float = 0.0
+    """A problem's own time limit times this is the wall time of its cases; 0: `wall_time_s` is, as for a problem that
+    has no limit."""
     checker_time_s: float = 10.0
     """Wall time of a checker of the task, in seconds, for each output that it is given."""
     memory_mb: int = 0
@@ -69,6 +78,11 @@ class Grading:
     whole_text: bool = False
     """An answer without a fence is a program itself."""
 
+    def within(self, time_limit_s: float) -> Grading:
+        """The same for a problem that has this limit; 0: it has none."""
+        limit = time_limit_s * self.time_factor
+        return replace(self, wall_time_s=limit) if limit else self
+
 
 def sampled(cases: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
     """`most` of the cases in their order. The same ones for every answer to a problem, so that a group is compared by
@@ -77,6 +91,22 @@ def sampled(cases: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
         return tuple(cases)
     chosen = random.Random(f"{seed}/{len(cases)}").sample(range(len(cases)), most)  # noqa: S311 - no secret
     return tuple(cases[index] for index in sorted(chosen))
+
+
+def with_testlib(checker: Checker, path: str) -> Checker:
+    """The checker with testlib.h of this path, if it includes that and has none. Raises ConfigError."""
+    has_it = any(file.path == _TESTLIB for file in checker.files)
+    if not path or has_it or f'"{_TESTLIB}"' not in checker.code:
+        return checker
+    return replace(checker, files=(*checker.files, _testlib(path)))
+
+
+@functools.cache
+def _testlib(path: str) -> InputFile:
+    try:
+        return InputFile(_TESTLIB, Path(path).expanduser().read_bytes())
+    except OSError as error:
+        raise ConfigError(f"testlib is {path!r}: {error.strerror}") from None
 
 
 async def grade(services: RewardServices, code: str, cases: Sequence[Case], how: Grading, **more: Any) -> VerifyResult:

@@ -1,14 +1,15 @@
 """Reads the ground truth of data as cases that can be graded. Pure.
 
 The ground truth is a JSON text (or a mapping or list of the row), in the forms that are in use: APPS, TACO and verl's
-`{"inputs": [...], "outputs": [...], "fn_name"?}`, lists of `{"input": ..., "output": ...}` as LiveCodeBench has them,
-`{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used raises NotScored (TASK), and the
-sentence says where: no answer is wrong because of it.
+`{"inputs": [...], "outputs": [...], "fn_name"?, "time_limit_s"?, "checker"?}`, lists of `{"input": ..., "output": ...}`
+as LiveCodeBench has them, `{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used raises
+NotScored (TASK), and the sentence says where: no answer is wrong because of it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ class Programs:
 
     cases: tuple[StdioCase, ...]
     checker: Checker | None = None
+    time_limit_s: float = 0.0
+    """The problem's own, for each case; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Calls:
 
     name: str
     cases: tuple[FunctionCase, ...]
+    time_limit_s: float = 0.0
+    """The problem's own, for each call; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def programs_of(document: Any) -> Programs:
         for index, (given, wanted) in enumerate(pairs)
     ]
     checker = _checker(document.get("checker")) if isinstance(document, Mapping) else None
-    return Programs(tuple(cases), checker)
+    return Programs(tuple(cases), checker, _time_limit(document))
 
 
 def calls_of(document: Any, *, name: str = "") -> Calls:
@@ -103,7 +108,7 @@ def calls_of(document: Any, *, name: str = "") -> Calls:
         FunctionCase(tuple(given), wanted, case_id=str(index), tuples_are_lists=True)
         for index, (given, wanted) in enumerate(zip(arguments, values, strict=True))
     ]
-    return Calls(name, tuple(cases))
+    return Calls(name, tuple(cases), _time_limit(document))
 
 
 def asserts_of(document: Any, row: Mapping[str, Any]) -> Asserts:
@@ -136,6 +141,13 @@ def pytests_of(document: Any) -> Tests:
     names = _list(document.get("tests"))
     cases = tuple(PytestCase(str(name), str(name)[:128]) for name in names) or (PytestCase(),)
     return Tests(test_files, _files(document.get("files"), "files"), cases)
+
+
+def _time_limit(document: Any) -> float:
+    value = document.get("time_limit_s") or 0 if isinstance(document, Mapping) else 0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise unusable(f"time_limit_s is {value!r:.40}, must be a number of seconds")
+    return float(value)
 
 
 def _list(value: Any) -> list[Any]:

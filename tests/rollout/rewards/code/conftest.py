@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from tests.executor.servers import Server, running
 
 @pytest.fixture(scope="session")
 def grading_server() -> Iterator[Server]:
-    with running("max_concurrent=4") as started:
+    languages = ["bash", "python", *["cpp"] * (shutil.which("g++") is not None)]
+    with running("max_concurrent=4", f"languages={','.join(languages)}") as started:
         yield started
 
 

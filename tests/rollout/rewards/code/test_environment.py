@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rollout.rewards import NotScored, RewardServices, load_reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
+from tests.rollout.published_rows import CODE_CONTESTS, SUM
 
 Play = Callable[[CodeEnvironment, list[str]], Awaitable[list[TrajectoryResult]]]
 ROWS = [
@@ -48,7 +50,8 @@ def play(tokenizer: HubTokenizer, chat: ChatTemplate) -> Play:
     async def played(environment: CodeEnvironment, programs: list[str]) -> list[TrajectoryResult]:
         results = []
         for task, program in zip(environment.tasks(), programs, strict=True):
-            engine = ScriptedEngine(tokenizer, [f"Here it is.\n```python\n{program}\n```"], vocab_size=49152)
+            fenced = program if program.startswith("```") else f"```python\n{program}\n```"
+            engine = ScriptedEngine(tokenizer, [f"Here it is.\n{fenced}"], vocab_size=49152)
             loop = AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams())
             results.append(await loop.run(task, index=0, seed=1))
         return results
@@ -78,6 +81,21 @@ def test_no_prompt_has_a_test_that_the_data_does_not_show(data: Path) -> None:
     assert "Complete this function" in prompts[0]
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+async def test_programs_of_another_language(tmp_path: Path, play: Play, services: RewardServices) -> None:
+    data = tmp_path / "sums.jsonl"
+    data.write_text(json.dumps(CODE_CONTESTS) + "\n")
+    environment = CodeEnvironment(CodeConfig(language="cpp"), EnvironmentSetup(data=data))
+    environment.use(services)
+    (task,) = environment.tasks()
+    asked = "Write C++ code. Put the whole program into one block, at the end of your answer:\n```cpp\n...\n```"
+    assert task.messages[-1]["content"] == f"Print the sum.\n\n{asked}"
+    right = "```cpp\n#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n```"
+    for program, value in ((right, 1.0), (right.replace("a + b", "a - b"), 0.0), (SUM, 0.0)):
+        (result,) = await play(environment, [program])
+        assert (await environment.score(task, result)).value == value
+
+
 async def test_without_an_executor_nothing_is_scored(data: Path, play: Play) -> None:
     environment = CodeEnvironment(CodeConfig(), EnvironmentSetup(data=data, limit=1))
     [result] = await play(environment, RIGHT[:1])
@@ -93,5 +111,7 @@ def test_settings(data: Path) -> None:
     assert CodeEnvironment(CodeConfig(interpreter=False), setup).tools() == ()
     with pytest.raises(ConfigError, match="data is none"):
         CodeEnvironment(CodeConfig(), EnvironmentSetup())
+    with pytest.raises(ConfigError, match=rf"env_config.language is 'cpp', but the tests of {data}:1 call Python"):
+        CodeEnvironment(CodeConfig(language="cpp"), setup)
     own = load_reward("gsm8k")
     assert CodeEnvironment(CodeConfig(), EnvironmentSetup(data=data, reward=own))._rewards["humaneval"] is own

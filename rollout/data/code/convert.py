@@ -1,0 +1,109 @@
+"""Makes verl's rows of programming problems, one at a time. Each row becomes one, or is left out with its reason."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.data.code.ask import ask_of, needs_python
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow
+from rollout.data.code.read import problem_of
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRow:
+    """A row that was left out."""
+
+    where: str
+    """File and line, or row."""
+    uid: str
+    """Empty if the row could not be read so far."""
+    why: RowFault
+    problem: str
+
+
+@dataclass(slots=True)
+class Converted:
+    """Counts of what has been converted so far, and what was left out."""
+
+    rows: int = 0
+    cut: int = 0
+    """Problems of which the largest cases were left out."""
+    cases_cut: int = 0
+    sources: Counter[str] = field(default_factory=Counter)
+    left: list[LeftRow] = field(default_factory=list)
+
+
+def convert(
+    records: Iterable[tuple[str, Any]], *, language: str, most_bytes: int, found: Converted
+) -> Iterator[dict[str, Any]]:
+    """Rows of verl's, of rows (where, columns) as they are published; counted in `found`. Raises DataError as `records`
+    does; no row ends it.
+
+    `prompt` asks for a program in `language`. Of a problem whose cases exceed `most_bytes` the largest are left out.
+    """
+    seen: set[bytes] = set()
+    for where, record in records:
+        problem: CodeProblem | None = None
+        try:
+            problem = problem_of(record, where)
+            mark = hashlib.sha256(f"{problem.question}\0{problem.ground_truth}".encode(errors="replace")).digest()
+            if mark in seen:
+                raise UnusableRow(RowFault.TWICE, where, "an earlier row has the same question and tests")
+            seen.add(mark)
+            if language != "python" and needs_python(problem):
+                raise UnusableRow(RowFault.NEEDS_PYTHON, where, f"its tests call Python, and {language} is asked for")
+            truth, cut = _within(problem, most_bytes)
+        except UnusableRow as error:
+            said = str(error).removeprefix(f"{where}: ")
+            found.left.append(LeftRow(where, problem.uid if problem else "", error.fault, said))
+            continue
+        found.cut += bool(cut)
+        found.cases_cut += cut
+        found.sources[problem.data_source] += 1
+        yield _verl_row(problem, truth, found.rows, language)
+        found.rows += 1
+
+
+def _within(problem: CodeProblem, most: int) -> tuple[str, int]:
+    """The ground truth without its largest cases, and how many those are. Raises UnusableRow if none is left."""
+    if len(problem.ground_truth) <= most:
+        return problem.ground_truth, 0
+    truth = json.loads(problem.ground_truth)
+    if not isinstance(truth, dict) or not isinstance(truth.get("inputs"), list):
+        raise UnusableRow(
+            RowFault.TOO_LARGE, problem.where, f"its tests have {len(problem.ground_truth)} bytes, and can't be cut"
+        )
+    pairs = list(zip(truth["inputs"], truth["outputs"], strict=True))
+    sizes = [len(json.dumps(pair)) for pair in pairs]
+    kept: list[int] = []
+    room = most - (len(problem.ground_truth) - sum(sizes))
+    for index in sorted(range(len(pairs)), key=sizes.__getitem__):
+        room -= sizes[index]
+        if room < 0:
+            break
+        kept.append(index)
+    if not kept:
+        raise UnusableRow(RowFault.TOO_LARGE, problem.where, f"each of its tests has more than {most} bytes")
+    kept.sort()
+    cut = {"inputs": [pairs[index][0] for index in kept], "outputs": [pairs[index][1] for index in kept]}
+    return json.dumps(truth | cut), len(pairs) - len(kept)
+
+
+def _verl_row(problem: CodeProblem, truth: str, index: int, language: str) -> dict[str, Any]:
+    return {
+        "data_source": problem.data_source,
+        "prompt": [{"role": "user", "content": f"{problem.question.strip()}\n\n{ask_of(problem, language)}"}],
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {
+            "index": index,
+            "uid": problem.uid,
+            "question": problem.question,
+            "solution": problem.solution,
+        },
+    }

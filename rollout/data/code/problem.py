@@ -1,0 +1,110 @@
+"""One programming problem, the reasons for which a row is none, and how columns are read. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rollout.data.records import DataError
+
+
+class RowFault(StrEnum):
+    """Reason that a row is no problem that can be graded."""
+
+    BAD_ROW = "bad row"
+    """A column is missing or has a value of another kind."""
+    TWICE = "twice"
+    """An earlier row has the same question and tests."""
+    NO_TESTS = "no tests"
+    INCOMPLETE = "incomplete tests"
+    """The data say that tests are missing, so that wrong programs could pass."""
+    INTERACTIVE = "interactive"
+    """The program talks with the judge."""
+    FILES = "files"
+    """The program reads or writes files instead of its standard streams."""
+    OTHER_EDITION = "needs another edition"
+    """The tests hold values that JSON does not keep; another edition of the data has them."""
+    NEEDS_PYTHON = "needs Python"
+    """The tests call functions, and another language is asked for."""
+    TOO_LARGE = "too large"
+    """The tests exceed what is read of one problem."""
+
+
+class UnusableRow(DataError):
+    """A row that is no problem. The text starts with file and line."""
+
+    def __init__(self, fault: RowFault, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class CodeProblem:
+    """One problem."""
+
+    uid: str
+    question: str
+    """The question, without any word on how to answer."""
+    ground_truth: str
+    """JSON text."""
+    reward: str
+    """Name of the reward function."""
+    data_source: str
+    where: str
+    """File and line, for error messages."""
+    solution: str = ""
+    """The data's own in Python, if it has one."""
+
+
+def text_of(record: Mapping[str, Any], key: str, where: str) -> str:
+    """A text that is not empty. Raises UnusableRow."""
+    value = record.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise UnusableRow(
+            RowFault.BAD_ROW, where, f"{key} must be a text that is not empty, but is {str(value)[:40]!r}"
+        )
+    return value
+
+
+def json_of(record: Mapping[str, Any], key: str, where: str) -> Any:
+    """A value that the data write as JSON text. Raises UnusableRow."""
+    value = record.get(key)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise UnusableRow(RowFault.BAD_ROW, where, f"{key} must be JSON: {error}") from None
+
+
+def tests_of(record: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[list[str], list[str]]:
+    """Inputs and outputs of all of these columns: `{"input": [...], "output": [...]}`, or a list of `{"input",
+    "output"}`. Raises UnusableRow, also if there is none."""
+    inputs: list[Any] = []
+    outputs: list[Any] = []
+    for key in keys:
+        value = record.get(key) or []
+        if isinstance(value, Mapping):
+            inputs += value.get("input") or []
+            outputs += value.get("output") or []
+        elif isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+            inputs += [each.get("input") for each in value]
+            outputs += [each.get("output") for each in value]
+        else:
+            raise UnusableRow(RowFault.BAD_ROW, where, f"{key} must be an object of lists, or a list of objects")
+        if len(inputs) != len(outputs) or not all(isinstance(text, str) for text in (*inputs, *outputs)):
+            raise UnusableRow(RowFault.BAD_ROW, where, f"{key} must have input and output, both texts, as many of each")
+    if not inputs:
+        raise UnusableRow(RowFault.NO_TESTS, where, f"has no tests in {', '.join(keys)}")
+    return inputs, outputs
+
+
+def truth_text(inputs: list[str], outputs: list[str], time_limit_s: float | None = None, **more: Any) -> str:
+    """The ground truth of `code_tests`, without what is empty."""
+    truth: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
+    if time_limit_s is not None and time_limit_s > 0:
+        truth["time_limit_s"] = time_limit_s
+    return json.dumps(truth | {key: value for key, value in more.items() if value})
