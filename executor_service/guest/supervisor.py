@@ -17,7 +17,7 @@ from executor_service.guest.watch import RESTING_S, Reading, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from executor_service.guest.lease import LeaseDeadline
@@ -60,6 +60,32 @@ class Around:
         self.relay = relay
 
 
+class Starvation:
+    """Time that processes of the box wait for a processor, and who wants to know it."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._before: dict[int, dict[int, float]] = {}
+        """For each interpreter whose cell runs: what the processes of the box had waited before it."""
+        self.asked: list[int] = []
+        """Processes of which the server wants to know it; 0: the worker."""
+
+    def begin(self, pid: int) -> None:
+        """A cell of this interpreter begins."""
+        self._before[pid] = self._meters.starvation()
+
+    def rest(self) -> None:
+        """No cell runs."""
+        self._before.clear()
+
+    def answers(self, worker: int) -> Iterator[dict[str, Any]]:
+        """Events for the server, which has asked."""
+        asked, self.asked = self.asked, []
+        for pid in asked:
+            seconds = self._meters.starved_since(pid or worker, self._before.get(pid, {}))
+            yield {"type": "starved", "pid": pid, "seconds": seconds}
+
+
 class Supervisor:
     """`run()` returns when every process but this one is dead."""
 
@@ -94,8 +120,7 @@ class Supervisor:
         self._reason: str | None = None
         self._due = 0.0
         """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
-        self._starvation: dict[int, dict[int, float]] = {}
-        """For each interpreter whose cell runs: what the processes of the box had waited for a processor before it."""
+        self._starvation = Starvation(meters)
 
     def run(self) -> None:
         while self._reason is None:
@@ -117,7 +142,7 @@ class Supervisor:
             if not self._children.heard_stop():
                 self._children.reap(os.WNOHANG | os.WUNTRACED, serves=self._serves)
         relay = self._around.relay
-        if relay is not None and relay.serve(ready) and time.monotonic() < self._due:
+        if relay is not None and relay.serve(ready) and time.monotonic() < self._due and not self._starvation.asked:
             return
         self._due = 0.0
         self._look()
@@ -133,6 +158,9 @@ class Supervisor:
             self._reason = self._watch.observe(now, reading) or None
         if self._reason is None and self._begun and self._lease.lapsed(time.monotonic()):
             self._reason = "lapsed"
+        # After a look: no answer comes from a use that has met a limit already.
+        for answer in self._starvation.answers(self._children.pid) if self._reason is None else ():
+            self._tell(answer)
 
     @property
     def _begun(self) -> bool:
@@ -196,14 +224,12 @@ class Supervisor:
             case "cell":
                 # The next cell of a session: its own time, its own share of CPU time.
                 self._meters.baseline(None)
-                self._starvation[order["pid"]] = self._meters.starvation()
+                self._starvation.begin(order["pid"])
                 self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
             case "starved":
-                before = self._starvation.get(order["pid"], {})
-                seconds = self._meters.starved_since(order["pid"] or self._children.pid, before)
-                self._tell({"type": "starved", "pid": order["pid"], "seconds": seconds})
+                self._starvation.asked.append(order["pid"])
             case "rest":
-                self._starvation.clear()
+                self._starvation.rest()
                 if self._begin is not None:
                     # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
                     rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}

@@ -70,7 +70,8 @@ class Orders:
 
     def ask_starved(self, pid: int) -> None:
         """Asks for an event `{"type": "starved", "pid", "seconds"}`: seconds that `pid`, or a process below it, has
-        waited for a processor since the last `allow()` for it."""
+        waited for a processor since the last `allow()` for it. It comes after a look at the limits, and not at all if
+        one was met."""
         self.tell({"type": "starved", "pid": pid})
 
     def signal(self, number: int, pid: int = 0, whom: Whom = "process") -> None:

@@ -105,7 +105,9 @@ class CellRun:
             await self._stop()
         wall_s = self._clock.now() - self._began
         answer = self._answer()
-        if answer is None:
+        if answer is not None and answer.peak_bytes > self._limits.memory_bytes and await self._has_too_much():
+            answer = None
+        elif answer is None:
             await self._lost()
         stdout, stderr = self._taken()
         if answer is not None:
@@ -178,6 +180,13 @@ class CellRun:
 
     def _kill(self, why: Ended, killed: Killed) -> None:
         self._tree.kill(self._member, Death(why, killed, 0, 9))
+
+    async def _has_too_much(self) -> bool:
+        """Says whether it was killed for what it uses still. Where no control group keeps the limit, a cell that ends
+        soon may do so between two looks of the init, which looks before it answers. Pages that are shared with others
+        are in the peak, and don't count."""
+        await self._tree.starved_s(self._member, _EXIT_WITHIN_S)
+        return self._member.gone.done()
 
     async def _lost(self) -> None:
         """Its channel ends a moment before it; where it lives on, it is of no use without."""
