@@ -314,7 +314,8 @@ async def open_work(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
     )
     displayed = DisplayedPrograms(boxes, planner, hold, clock)
-    work = Router(Programs(boxes, planner, compiler, hold, clock), displayed, sessions)
+    programs = Programs(boxes, planner, compiler, hold, clock)
+    work = Router(programs, displayed, sessions)
     runs = await stack.enter_async_context(
         ExecutionQueue(
             work,
@@ -332,6 +333,7 @@ async def open_work(
     )
     grader = Grader(
         BoxWorkers(boxes),
+        programs,
         clock,
         minimal_environment(host),
         planner.profile_for,

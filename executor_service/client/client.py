@@ -175,6 +175,7 @@ class ExecutorClient(SessionCalls):
         comparison: Comparison | None = None,
         tolerance: Tolerance | None = None,
         checker: Checker | None = None,
+        interactor: Checker | None = None,
         stop_on_failure: bool = False,
         workspace_id: str = "",
         request_id: str = "",
@@ -185,9 +186,9 @@ class ExecutorClient(SessionCalls):
         """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
 
         `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values; `tolerance` None:
-        1e-6. A `checker` decides in place of a comparison (StdioCase). `timeout`: seconds that each case may take, as
-        `limits.wall_time_s`. `call_timeout` (seconds) bounds the whole call; by default the wall time of all cases, and
-        of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        1e-6. A `checker` decides in place of a comparison, an `interactor` talks with the candidate (StdioCase).
+        `timeout`: seconds that each case may take, as `limits.wall_time_s`. `call_timeout` (seconds) bounds the whole
+        call; by default the wall time of all cases, and of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
         """
         limits = limits_with(limits, timeout) or Limits()
         try:
@@ -203,6 +204,7 @@ class ExecutorClient(SessionCalls):
                 comparison=comparison,
                 tolerance=tolerance,
                 checker=checker,
+                interactor=interactor,
                 stop_on_failure=stop_on_failure,
                 workspace_id=workspace_id,
                 request_id=request_id or uuid.uuid4().hex,
@@ -211,9 +213,7 @@ class ExecutorClient(SessionCalls):
         except ValueError as error:  # a value that is not plain data, text that is not valid Unicode
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         if call_timeout is None:
-            case_s = limits.wall_time_s or _ASSUMED_WALL_S
-            if checker is not None:  # which may have to be run twice
-                case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
+            case_s = _case_s(limits, checker, interactor)
             call_timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
         response, _ = await self._calls.ask(
@@ -299,3 +299,13 @@ def _program(program: Program | str) -> Program:
 def _time_for(request: pb.ExecuteCodeRequest) -> float:
     """Seconds that a call may take: its program, the queues, and the way."""
     return (request.limits.wall_time_s or _ASSUMED_WALL_S) + _OVERHEAD_S + QUEUE_ALLOWANCE_S
+
+
+def _case_s(limits: Limits, checker: Checker | None, interactor: Checker | None) -> float:
+    """Seconds that a case may take. A checker may have to be run twice, and an interactor waits for the candidate."""
+    times = [limits]
+    if checker is not None:
+        times += [checker.limits] * 2
+    if interactor is not None:
+        times += [interactor.limits, limits]
+    return sum(each.wall_time_s or _ASSUMED_WALL_S for each in times)

@@ -1,4 +1,5 @@
-"""Checkers: programs of a task that decide where several outputs are right. Pure.
+"""Checkers and interactors: programs of a task that decide where several outputs are right, or talk with the candidate.
+Pure.
 
 A checker reads what the candidate printed, so the candidate can make it fail. Invariant: such a failure is the
 candidate's wrong answer wherever the checker does not fail on the expected output too; only then is the case broken.
@@ -12,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from executor_service.grading.model import StdioCase, Verdict
-from executor_service.grading.rules import PASSED, Judgement
+from executor_service.grading.rules import BROKEN_CODE, PASSED, WRONG_CODES, Judgement
 from executor_service.model import Cause, ExecutionResult, Limits, Outcome, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
@@ -23,9 +24,6 @@ INPUT, OUTPUT, ANSWER = "input", "output", "answer"
 """Names of the files, in the order in which testlib's checkers take them."""
 SOURCE_FILE = "checker.py"
 _NAME = re.compile(r"[^\W\d]\w*")
-_WRONG_CODES = (1, 2, 4, 8)
-"""testlib: wrong answer, presentation error, too much output, unexpected end of file."""
-_FAILED_CODE = 3
 _VERDICT = ".verdict"
 """File that a checker in Python writes its verdict to."""
 _VERDICT_BYTES = 64
@@ -61,7 +59,7 @@ def main():
         code = judged() if name else ended()
     except BaseException:  # an exit is no verdict of a function
         traceback.print_exc()
-        code = {_FAILED_CODE} if name else 1
+        code = {BROKEN_CODE} if name else 1
     sys.stdout.flush()
     with open({_VERDICT!r}, "w") as file:
         file.write(f"{{token}} {{code & 255}}")
@@ -71,6 +69,22 @@ main()
 """
 """Runs a checker in Python, a function of it or all of it, and says its verdict when that has come to its end: what a
 checker evaluates can end it with an exit code that says right."""
+INTERACTOR_FILE = "interactor.py"
+_RUNS_INTERACTOR = f"""\
+def main():
+    import runpy, sys, traceback
+
+    sys.argv[0] = {INTERACTOR_FILE!r}
+    try:
+        runpy.run_path({INTERACTOR_FILE!r}, run_name="__main__")
+    except (ImportError, SyntaxError):
+        traceback.print_exc()
+        sys.exit({BROKEN_CODE})
+
+main()
+"""
+"""Runs an interactor in Python. One that can't be loaded has not heard the candidate; another exception may be its
+doing, and ends with 1."""
 
 
 def validate_checker(
@@ -86,11 +100,7 @@ def validate_checker(
     checker, before = request.checker, len(found)
     in_python = checker.language in ("", "python")
     taken = (INPUT, OUTPUT, ANSWER, *((SOURCE_FILE, _VERDICT) if in_python else ()))
-    for index, file in enumerate(checker.files):
-        if file.path.partition("/")[0] in taken:
-            problem = f"is {shown(file.path)}, which is the checker's own already"
-            found.append(FieldError(f"checker.files[{index}].path", problem))
-    if len(found) > before:
+    if not _names_are_free(found, "checker", checker, taken):
         return None
     files = [*checker.files, *(pb.InputFile(path=name) for name in (INPUT, OUTPUT, ANSWER))]
     code, args, entry = checker.code, [INPUT, OUTPUT, ANSWER], checker.entry_point
@@ -101,10 +111,7 @@ def validate_checker(
             problem = f"is {shown(checker.entry_point)}, must be a function's name"
             found.append(FieldError("checker.entry_point", problem))
     if in_python:
-        if not code:
-            found.append(FieldError("checker.code", "is empty, must be the source of a checker"))
-        if len(code.encode()) > MAX_CODE:
-            found.append(FieldError("checker.code", f"has more than {MAX_CODE} bytes"))
+        _check_source(found, "checker", code)
         files.append(pb.InputFile(path=SOURCE_FILE, content=code.encode()))
         code, args = _RUNS_CHECKER, [entry, *((INPUT, ANSWER, OUTPUT) if entry else args)]
     execution = pb.ExecuteCodeRequest(
@@ -116,23 +123,92 @@ def validate_checker(
         limits=checker.limits,
         tenant=request.tenant,
     )
-    try:
-        program = validate(execution, installed=installed, policy=policy)
-    except FieldErrors as errors:
-        found += [FieldError(f"checker.{error.field}", error.problem) for error in errors.errors]
+    program = _program(found, "checker", execution, installed, policy)
+    if program is None:
         return None
-    _check_room(found, program, cases, limits)
+    _check_room(found, "checker", program, cases, limits.output_bytes)
     own = replace(program.limits, return_bytes=max(program.limits.return_bytes, _VERDICT_BYTES))
     return None if len(found) > before else replace(program, limits=own)
 
 
-def _check_room(found: list[FieldError], program: RunRequest, cases: Sequence[object], limits: Limits) -> None:
-    """Checks that the largest case fits beside the checker's own files, so that no output can keep it from running."""
+def validate_interactor(
+    found: list[FieldError],
+    request: pb.VerifyCodeRequest,
+    cases: Sequence[object],
+    *,
+    installed: Collection[str],
+    policy: LimitPolicy,
+) -> RunRequest | None:
+    """The interactor of a request, but for the two files of a case; None with what is wrong in `found`."""
+    interactor, before = request.interactor, len(found)
+    in_python = interactor.language in ("", "python")
+    taken = (INPUT, OUTPUT, ANSWER, *((INTERACTOR_FILE,) if in_python else ()))
+    if not _names_are_free(found, "interactor", interactor, taken):
+        return None
+    if interactor.entry_point:
+        found.append(FieldError("interactor.entry_point", "is set, must not be: an interactor is a program"))
+    files = [*interactor.files, *(pb.InputFile(path=name) for name in (INPUT, ANSWER))]
+    code = interactor.code
+    if in_python:
+        _check_source(found, "interactor", code)
+        files.append(pb.InputFile(path=INTERACTOR_FILE, content=code.encode()))
+        code = _RUNS_INTERACTOR
+    execution = pb.ExecuteCodeRequest(
+        code=code,
+        language=interactor.language,
+        args=[INPUT, OUTPUT, ANSWER],
+        files=files,
+        return_paths=[OUTPUT] if request.HasField("checker") else [],
+        limits=interactor.limits,
+        tenant=request.tenant,
+    )
+    program = _program(found, "interactor", execution, installed, policy)
+    if program is not None:
+        _check_room(found, "interactor", program, cases, 0)
+    return None if len(found) > before else program
+
+
+def _names_are_free(found: list[FieldError], name: str, judge: pb.Checker, taken: Collection[str]) -> bool:
+    """Says whether none of its files has a name that fairbox gives another; adds to `found` which ones have."""
+    before = len(found)
+    for index, file in enumerate(judge.files):
+        if file.path.partition("/")[0] in taken:
+            problem = f"is {shown(file.path)}, which is the {name}'s own already"
+            found.append(FieldError(f"{name}.files[{index}].path", problem))
+    return len(found) == before
+
+
+def _check_source(found: list[FieldError], name: str, code: str) -> None:
+    if not code:
+        found.append(FieldError(f"{name}.code", f"is empty, must be the source of the {name}"))
+    if len(code.encode()) > MAX_CODE:
+        found.append(FieldError(f"{name}.code", f"has more than {MAX_CODE} bytes"))
+
+
+def _program(
+    found: list[FieldError],
+    name: str,
+    execution: pb.ExecuteCodeRequest,
+    installed: Collection[str],
+    policy: LimitPolicy,
+) -> RunRequest | None:
+    """The program, checked as any other; None with what is wrong in `found`."""
+    try:
+        return validate(execution, installed=installed, policy=policy)
+    except FieldErrors as errors:
+        found += [FieldError(f"{name}.{error.field}", error.problem) for error in errors.errors]
+        return None
+
+
+def _check_room(
+    found: list[FieldError], name: str, program: RunRequest, cases: Sequence[object], output_bytes: int
+) -> None:
+    """Checks that the largest case fits beside the program's own files, so that no output can keep it from running."""
     sizes = [len(case.stdin) + len(case.expected_stdout) for case in cases if isinstance(case, StdioCase)]
-    needed = disk_use(program.files) + len(program.code) + max(sizes, default=0) + limits.output_bytes + 4 * PAGE
+    needed = disk_use(program.files) + len(program.code) + max(sizes, default=0) + output_bytes + 4 * PAGE
     if needed > program.limits.disk_bytes:
         problem = f"is {program.limits.disk_bytes}, but its files and those of a case can need {needed}"
-        found.append(FieldError("checker.limits.disk_bytes", problem))
+        found.append(FieldError(f"{name}.limits.disk_bytes", problem))
 
 
 def new_token(checker: RunRequest) -> str:
@@ -147,6 +223,13 @@ def check_request(checker: RunRequest, case: StdioCase, output: bytes, token: st
     return replace(checker, files=tuple(files), stdin=token.encode())
 
 
+def interactor_request(interactor: RunRequest, case: StdioCase) -> RunRequest:
+    """The run that talks with a candidate in this case."""
+    contents = {INPUT: case.stdin, ANSWER: case.expected_stdout}
+    files = [replace(file, content=contents.get(file.path, file.content)) for file in interactor.files]
+    return replace(interactor, files=tuple(files))
+
+
 def judge_check_run(check: ExecutionResult, token: str) -> Judgement | None:
     """Returns what a run of the checker says; None: it failed. Without a `token` its exit code alone counts."""
     if check.cause is Cause.INFRA:
@@ -155,23 +238,28 @@ def judge_check_run(check: ExecutionResult, token: str) -> Judgement | None:
         return None
     if check.outcome is Outcome.FINISHED:
         return PASSED
-    if check.outcome is Outcome.NONZERO_EXIT and check.exit_code in _WRONG_CODES:
+    if check.outcome is Outcome.NONZERO_EXIT and check.exit_code in WRONG_CODES:
         said = (check.stderr.text or check.stdout.text).strip()[:1000]
         return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The checker does not accept the output.")
     return None
 
 
+def judge_not_built(name: str, built: ExecutionResult) -> Judgement:
+    """For a checker or interactor that could not be compiled."""
+    if built.cause is Cause.INFRA:
+        return Judgement(Verdict.ERROR, Cause.INFRA, f"The {name} could not be compiled: {built.message}")
+    streams = (built.compilation.stderr, built.compilation.stdout) if built.compilation else ()
+    lines = [line for stream in streams for line in stream.text.splitlines()]
+    errors = [line for line in lines if "error" in line.lower()] or lines or [built.message]
+    return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"The {name} does not compile: {errors[0][:1000]}")
+
+
 def judge_control(check: ExecutionResult, verdict: Judgement | None) -> Judgement:
     """For a checker that failed: `check` on the candidate's output; `verdict` is its on the expected one."""
-    if check.outcome is Outcome.COMPILE_ERROR and check.compilation is not None:
-        lines = [
-            line for stream in (check.compilation.stderr, check.compilation.stdout) for line in stream.text.splitlines()
-        ]
-        errors = [line for line in lines if "error" in line.lower()] or lines or [check.message]
-        how = f"The checker does not compile: {errors[0][:1000]}"
-    else:
-        said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
-        how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
+    said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
+    how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
+    if check.outcome is Outcome.COMPILE_ERROR:
+        how = judge_not_built("checker", check).message
     if verdict is None:
         return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"{how} It does so for the expected output too.")
     if verdict.cause is Cause.INFRA:

@@ -55,6 +55,9 @@ class Checker:
 
     It finds the files `input`, `output` (of the candidate) and `answer` (expected), is called with these names as
     testlib's checkers are, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
+
+    As an interactor it runs beside the candidate, joined by their standard streams; it finds `input` and `answer`, may
+    write `output`, and says the same by its exit code, and by 3 that it has failed itself. It has no `entry_point`.
     """
 
     code: str

@@ -40,3 +40,5 @@ class VerifyRequest:
     """For Comparison.FLOAT."""
     checker: RunRequest | None = None
     """Decides in place of `comparison`: complete but for the three files of a case."""
+    interactor: RunRequest | None = None
+    """Talks with the candidate in each case: complete but for the two files of a case."""

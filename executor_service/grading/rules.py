@@ -20,6 +20,8 @@ from executor_service.model import Cause, Compilation, ExecutionResult, Outcome,
 
 _SHOWN_BYTES = 16 << 10
 """A longer value is not returned as `actual`: rebuilding one costs the client time that the candidate can choose."""
+_WAITS_BELOW = 0.1
+"""Share of its time that a program computed: below, it was waiting."""
 _LONG_INT = re.compile(rb'\["i", "[-+0-9a-fA-FxX_ ]{3572,}"')
 """The text of an int of more than 4,300 decimal digits, which Python refuses to print: nor is one returned."""
 
@@ -53,6 +55,10 @@ class Judgement:
 
 
 PASSED = Judgement(Verdict.PASSED, Cause.POLICY)
+WRONG_CODES = (1, 2, 4, 8)
+"""Exit codes of testlib: wrong answer, presentation error, too much output, unexpected end of file."""
+BROKEN_CODE = 3
+"""Exit code of testlib: the program of the task has failed."""
 
 
 def unanswered(execution: ExecutionResult) -> Judgement:
@@ -81,6 +87,45 @@ def judge_program(execution: ExecutionResult) -> Judgement:
         message = f"The program wrote {execution.stdout.total_bytes} bytes, more than are kept."
         return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, message)
     return PASSED
+
+
+def judge_interaction(
+    candidate: ExecutionResult, interactor: ExecutionResult, *, candidate_first: bool, spoke: bool
+) -> Judgement:
+    """For a candidate that has talked with an interactor. `candidate_first`: it ended before the interactor did;
+    `spoke`: it has printed anything.
+
+    What the interactor says by its exit code counts as a checker's does. If it fails otherwise once the candidate has
+    spoken, that is the candidate's doing; only `BROKEN_CODE` says that it is not.
+    """
+    for each in (candidate, interactor):
+        if each.cause is Cause.INFRA:
+            return Judgement(Verdict.ERROR, Cause.INFRA, each.message)
+    if interactor.outcome is Outcome.FINISHED:
+        return PASSED if candidate.outcome is Outcome.FINISHED else _not_finished(candidate)
+    said = (interactor.stderr.text.strip() or interactor.message)[:1000]
+    if interactor.outcome is Outcome.NONZERO_EXIT and interactor.exit_code == BROKEN_CODE:
+        return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"The interactor says that it failed itself: {said}")
+    if candidate_first and candidate.outcome is not Outcome.FINISHED:
+        return _not_finished(candidate)
+    if not (candidate_first or spoke):
+        how = f"({interactor.outcome}, exit code {interactor.exit_code})"
+        problem = f"The interactor ended before the candidate had said anything {how}: {said}"
+        return Judgement(Verdict.BROKEN_CASE, Cause.TASK, problem)
+    if interactor.outcome is Outcome.NONZERO_EXIT and interactor.exit_code in WRONG_CODES:
+        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The interactor does not accept what it said.")
+    how = f"The interactor failed on what the candidate said ({interactor.outcome})"
+    return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, f"{how}: {said}" if said else f"{how}.")
+
+
+def _not_finished(candidate: ExecutionResult) -> Judgement:
+    """For one that failed while it talked with an interactor."""
+    found = judge_program(candidate)
+    waited = candidate.cpu_time_s < candidate.wall_time_s * _WAITS_BELOW
+    if candidate.outcome is Outcome.TIME_LIMIT and waited:
+        hint = "It waited and did not compute: does it flush its output, and read no more than it is told?"
+        return replace(found, message=f"{found.message} {hint}")
+    return found
 
 
 def judge_value(

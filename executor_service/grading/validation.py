@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
-from executor_service.grading.checker import validate_checker
+from executor_service.grading.checker import validate_checker, validate_interactor
 from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
@@ -59,9 +59,11 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
     test_files = _test_files(found, request, limits, policy)
     cases = _cases(found, request, style, limits)
     tolerance = _tolerance(found, request)
-    checker = None
+    checker = interactor = None
     if request.HasField("checker") and style is VerifyStyle.STDIO:
         checker = validate_checker(found, request, cases, limits, installed=installed, policy=policy)
+    if request.HasField("interactor") and style is VerifyStyle.STDIO:
+        interactor = validate_interactor(found, request, cases, installed=installed, policy=policy)
     if found or program is None:
         raise FieldErrors(found)
     return VerifyRequest(
@@ -74,6 +76,7 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
         stop_on_failure=request.stop_on_failure,
         tolerance=tolerance,
         checker=checker,
+        interactor=interactor,
     )
 
 
@@ -83,6 +86,7 @@ def _few(found: list[FieldError], request: pb.VerifyCodeRequest) -> None:
         ("files", request.files),
         ("test_files", request.test_files),
         ("checker.files", request.checker.files),
+        ("interactor.files", request.interactor.files),
         ("cases", request.cases),
     ):
         most = MAX_CASES if field == "cases" else MAX_FILES
@@ -142,11 +146,12 @@ def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: Ve
     for name, styles in _ONLY_FOR.items():
         if getattr(request, name) and style not in styles:
             found.append(FieldError(name, f"is set, must not be for {style.value}: only {' and '.join(styles)} use it"))
-    if request.HasField("checker"):
+    programs = {"checker": request.HasField("checker"), "interactor": request.HasField("interactor")}
+    for name in (name for name, given in programs.items() if given):
         if style is not VerifyStyle.STDIO:
-            found.append(FieldError("checker", f"is set, must not be for {style.value}: only STDIO uses it"))
+            found.append(FieldError(name, f"is set, must not be for {style.value}: only STDIO uses it"))
         if request.comparison:
-            found.append(FieldError("comparison", "is set beside checker, must be one of them"))
+            found.append(FieldError("comparison", f"is set beside {name}, must be one of them"))
     if style is not VerifyStyle.STDIO and canonical(request.language) != "python":
         found.append(FieldError("language", f"is {shown(request.language)}, must be python for {style.value}"))
     if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):

@@ -97,6 +97,8 @@ def _task(control: Socket, pages: StatusPages, confinement: Confinement) -> Pyth
         limit(getattr(resource, name), value)
     if control.recv(1) != GO:
         os._exit(0)
+    if task["talks"]:
+        os.dup2(_DATA, 0)  # what the server sends from here on is its standard input
     if task["mode"] == "exec":
         _exec(task, pages, changed_ns, confinement.joined_s)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from executor_service.languages import LANGUAGES
-from executor_service.model import Cause, ExecutionResult, Outcome
+from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.programs.compiler import Build, Compiler, NotCompiled
 from executor_service.programs.plans import Hold, Planner, mounted
 from executor_service.programs.verdict import judge
@@ -15,6 +18,8 @@ from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from fairbox.clock import Clock
 
+NO_END_S = 1e9
+"""Wall time of a program whose wall time somebody else keeps."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,15 +34,26 @@ class Programs:
         self._clock = clock
 
     async def perform(self, attempt: Execution) -> ExecutionResult:
+        admitted = self._clock.now()
+        built = await self.build(attempt)
+        if isinstance(built, ExecutionResult):
+            return built
+        build, compiled_s = built
+        # What the compiler ran is no set-up; waiting for that of another run is.
+        return await self._run(attempt, build, admitted + compiled_s)
+
+    async def build(self, attempt: Execution) -> tuple[Build, float] | ExecutionResult:
+        """The program of the request, compiled if its language is, and seconds that its compiler ran for it; or the
+        result of a request whose program can't be had."""
         if not LANGUAGES[attempt.request.language].compile:
-            return await self._run(attempt, Build(), self._clock.now())
+            return Build(), 0.0
         admitted = self._clock.now()
         ran_s = 0.0
 
         async def compiled(plan: Plan) -> Report:
             nonlocal ran_s
             async with self._boxes.take(plan) as sandbox:
-                await _allow(attempt, sandbox)
+                await allow(attempt, sandbox)
                 report = await sandbox.run()
             ran_s = report.wall_s
             return report
@@ -49,8 +65,7 @@ class Programs:
         except NotCompiled as stopped:
             return attempt.result(stopped.outcome, stopped.cause, stopped.message)
         if not build.message:
-            # What the compiler ran is no set-up; waiting for that of another run is.
-            return await self._run(attempt, build, admitted + ran_s)
+            return build, ran_s
         # It may come from the cache: an answer that costs nothing needs a valid lease all the same.
         await attempt.claim.confirmed()
         attempt.claim.check()
@@ -62,6 +77,17 @@ class Programs:
             compilation=build.compilation,
             setup_time_s=self._clock.now() - admitted - ran_s,
         )
+
+    @asynccontextmanager
+    async def take(self, request: RunRequest, build: Build, *, talks: bool = False) -> AsyncIterator[SandboxRun]:
+        """A sandbox that is ready to run the program, with its workspace. `talks`: it is fed while it runs, and whoever
+        feeds it keeps its wall time."""
+        with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
+            plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
+            if talks:
+                plan = replace(plan, talks=True, limits=replace(plan.limits, wall_time_s=NO_END_S))
+            async with self._boxes.take(plan) as sandbox:
+                yield sandbox
 
     async def _run(self, attempt: Execution, build: Build, admitted: float) -> ExecutionResult:
         # Held until the sandbox is gone: longer than the call, which is answered before.
@@ -76,10 +102,10 @@ class Programs:
         answered: ExecutionResult | None = None
         try:
             async with self._boxes.take(plan) as sandbox:
-                await _allow(attempt, sandbox)
+                await allow(attempt, sandbox)
                 setup_s = self._clock.now() - admitted
                 report = await sandbox.run(attempt.observe)
-                answered = _judged(attempt, report, compilation=build.compilation, setup_time_s=setup_s)
+                answered = judged(attempt, report, compilation=build.compilation, setup_time_s=setup_s)
                 attempt.answer(answered)
         except SandboxFailure as failure:
             if answered is not None:
@@ -94,7 +120,8 @@ def _failed(attempt: Execution, failure: SandboxFailure, **facts: object) -> Exe
     return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
 
 
-def _judged(attempt: Execution, report: Report, **facts: object) -> ExecutionResult:
+def judged(attempt: Execution, report: Report, **facts: object) -> ExecutionResult:
+    """The result of a program that has run."""
     outcome, cause, message = judge(report, attempt.request.limits)
     return attempt.result(
         outcome,
@@ -112,7 +139,7 @@ def _judged(attempt: Execution, report: Report, **facts: object) -> ExecutionRes
     )
 
 
-async def _allow(attempt: Execution, sandbox: SandboxRun) -> None:
+async def allow(attempt: Execution, sandbox: SandboxRun) -> None:
     """The sandbox is ready; when this returns, its lease is bound, and the program may run."""
     claim = attempt.claim
     if claim.waits:

@@ -41,6 +41,57 @@ _SETUP_TIMEOUT_S = 30.0
 """Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
 
 
+class WorkerSocket:
+    """The server's end of the socket to a worker: its task, then what it talks with the server."""
+
+    def __init__(self, handle: int, plan: Plan) -> None:
+        self._socket = socket.socket(fileno=handle)
+        self._socket.setblocking(False)
+        if plan.talks:
+            self._socket.shutdown(socket.SHUT_RD)  # what the program writes to its input is nobody's
+        blobs = [plan.stdin, *(file.content for file in plan.files)]
+        self._unsent = wire.encode(task_of(plan), size := sum(map(len, blobs)))
+        self._blobs = blobs if len(self._unsent) + size > _AT_ONCE else []  # what is large is not copied
+        if not self._blobs:
+            self._unsent = b"".join((self._unsent, *blobs))
+
+    @property
+    def is_large(self) -> bool:
+        """True if the task is too large to be sent with `GO`."""
+        return bool(self._blobs)
+
+    def send_ahead(self) -> None:
+        """Sends what the socket takes at once."""
+        if self._unsent:
+            with contextlib.suppress(OSError):  # nothing is sent, `send()` will say why
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    async def send(self, more: bytes = b"") -> None:
+        """Sends the rest of the task, and `more`."""
+        pieces = [self._unsent, *self._blobs, more] if self._blobs else [self._unsent + more]
+        self._unsent, self._blobs = b"", []
+        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
+            for piece in pieces:
+                await asyncio.get_running_loop().sock_sendall(self._socket, piece)
+
+    async def feed(self, data: bytes) -> None:
+        """Sends standard input to a program that `talks`; empty: there is no more. Waits until the kernel has room for
+        it. Nothing happens once the program has ended."""
+        with contextlib.suppress(OSError):
+            if data:
+                await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            else:
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def channel(self, most: int, most_head: int, *, asks_sender: bool) -> Channel:
+        """Opens the channel to what serves in the worker."""
+        return Channel(self._socket.dup(), most, most_head, asks_sender=asks_sender)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._socket.close()
+
+
 class SandboxRun:
     """Made by `SandboxPool.take()`."""
 
@@ -51,16 +102,16 @@ class SandboxRun:
         self._plan = plan
         self.orders = Orders(box, plan)
         """Orders to the init, for a process that serves."""
-        self._data: socket.socket | None = None
+        self._socket: WorkerSocket | None = None
         self._streams: Streams | None = None
         self._channel: Channel | None = None
         self._killed = Killed.NOT
         self._leases = 0
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
-        self._unsent, self._blobs = b"", list[bytes]()
         self._unarmed = False
         self._later: asyncio.TimerHandle | None = None
+        self._starved: asyncio.Future[float] | None = None
         self.started = False
         """True if the program may have run."""
         self.files: tuple[OutputFile, ...] | None = None
@@ -72,7 +123,8 @@ class SandboxRun:
                 async with asyncio.timeout(_SETUP_TIMEOUT_S):
                     if self._unarmed:
                         await self._expect("armed")
-                    await self._send()
+                    assert self._socket is not None
+                    await self._socket.send()
         except TimeoutError:
             await to_the_end(self._close())
             raise SandboxFailure("set-up", 0, f"not ready after {_SETUP_TIMEOUT_S:g} s", started=False) from None
@@ -142,6 +194,19 @@ class SandboxRun:
                 await take(report, reader.fileno())
         return report
 
+    async def feed(self, data: bytes) -> None:
+        """As `WorkerSocket.feed`, for a running program."""
+        if self._socket is not None:
+            await self._socket.feed(data)
+
+    async def starved_s(self, within_s: float) -> float:
+        """Seconds that a running program has waited for a processor so far; 0 if that is not known in time."""
+        self._starved = asyncio.get_running_loop().create_future()
+        self.orders.ask_starved(0)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._starved, within_s)
+        return 0.0
+
     def kill(self, reason: Killed) -> None:
         """Ends a running program; the first reason stays."""
         if self._killed is Killed.NOT and self._deadline is not None:
@@ -160,8 +225,8 @@ class SandboxRun:
 
         A frame from inside of more than `most` bytes, or a head of more than `most_head`, ends the channel.
         """
-        assert self._data is not None
-        self._channel = Channel(self._data.dup(), most, most_head, asks_sender=asks_sender)
+        assert self._socket is not None
+        self._channel = self._socket.channel(most, most_head, asks_sender=asks_sender)
         await self._go()
         return self._channel
 
@@ -200,22 +265,15 @@ class SandboxRun:
         if not box.streams:
             raise SandboxFailure("box", 0, "it ended before it was used", started=False)
         (data, out, err), box.streams = box.streams, []
-        self._data = socket.socket(fileno=data)
-        self._data.setblocking(False)
+        self._socket = WorkerSocket(data, plan)
         quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
         self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
         begin, self._unarmed = self.orders.begin(mounts=self.mounts)
-        if at_once := self._unarmed or begin["serves"] or self.host.bare:
+        if at_once := self._unarmed or begin["serves"] or self.host.bare or plan.talks:
             self.orders.tell(begin)
         # Else the init need not be woken for a program that ends before it could have met a limit.
         self._later = asyncio.get_running_loop().call_later(quiet_s, self._attend, None if at_once else begin)
-        blobs = [plan.stdin, *(file.content for file in plan.files)]
-        self._unsent = wire.encode(task_of(plan), size := sum(map(len, blobs)))
-        if len(self._unsent) + size > _AT_ONCE:
-            self._blobs = blobs  # what is large is not copied
-        else:
-            self._unsent = b"".join((self._unsent, *blobs))
-        return not (self._unarmed or self._blobs)
+        return not (self._unarmed or self._socket.is_large)
 
     def _attend(self, begin: dict[str, Any] | None) -> None:
         self.streams.listen()
@@ -224,24 +282,18 @@ class SandboxRun:
 
     def send_ahead(self) -> None:
         """The worker prepares while its lease is bound. Else the task goes out with `go`, in one piece."""
-        if self._data is not None and self._unsent:
-            with contextlib.suppress(OSError):  # nothing is sent, `_send()` will say why
-                self._unsent = self._unsent[self._data.send(self._unsent) :]
-
-    async def _send(self, more: bytes = b"") -> None:
-        assert self._data is not None
-        pieces = [self._unsent, *self._blobs, more] if self._blobs else [self._unsent + more]
-        self._unsent, self._blobs = b"", []
-        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
-            for piece in pieces:
-                await asyncio.get_running_loop().sock_sendall(self._data, piece)
+        if self._socket is not None:
+            self._socket.send_ahead()
 
     async def _go(self) -> None:
         self.started = True  # from here on nobody can say that it has not run, until its init says so
-        await self._send(GO)
+        assert self._socket is not None
+        await self._socket.send(GO)
 
     async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
-        message = await self.box.hear()
+        while (message := await self.box.hear()) is not None and message[0]["type"] == "starved":
+            if self._starved is not None and not self._starved.done():
+                self._starved.set_result(message[0]["seconds"])
         if message is None:
             failure = self.box.failure or SandboxFailure("box", 0, "it ended without a word", started=self.started)
             raise SandboxFailure(failure.stage, failure.number, str(failure), started=self.started)
@@ -259,10 +311,10 @@ class SandboxRun:
         """Ends the use, waits until everything of it is dead, frees what it had. Idempotent; goes on when repeated."""
         if self._streams is None:
             return  # never begun
-        if self._data is not None:
+        if self._socket is not None:
             self._rest()
-            self._data.close()
-            self._data = None
+            self._socket.close()
+            self._socket = None
             if self._channel is not None:
                 self._channel.close()
             if not self._dead and not self._ended:

@@ -102,5 +102,6 @@ def task_of(plan: Plan) -> dict[str, Any]:
         "env": dict(plan.env),
         "rlimits": resource_limits(plan.limits, reserves=plan.reserves),
         "stdin_size": len(plan.stdin),
+        "talks": plan.talks,
         "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
     }

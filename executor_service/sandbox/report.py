@@ -79,6 +79,8 @@ class Plan:
     mode: Mode = Mode.EXEC
     files: tuple[InputFile, ...] = ()
     stdin: bytes = b""
+    talks: bool = False
+    """Its standard input is what `SandboxRun.feed` sends while it runs, in place of `stdin`; not for SERVE."""
     return_paths: tuple[str, ...] = ()
     entry: str = ""
     """SERVE: what serves."""

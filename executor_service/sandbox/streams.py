@@ -75,6 +75,8 @@ class Streams:
         self._totals = dict.fromkeys(self._pipes, 0)
         self.observe: Callable[[Stream, bytes], None] | None = None
         """Is given what is kept, as it is read."""
+        self.tap: Callable[[bytes], None] | None = None
+        """Is given all of standard output, as it is read."""
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._reading: set[int] = set()
@@ -85,6 +87,15 @@ class Streams:
         for pipe in self._pipes:
             self._reading.add(pipe)
             loop.add_reader(pipe, self._read, pipe)
+
+    def pause(self, paused: bool) -> None:
+        """Reads no standard output by itself, so that its writer is held up; or reads it again."""
+        for pipe, stream in self._pipes.items():
+            if stream is Stream.STDOUT and paused:
+                self._forget(pipe)
+            elif stream is Stream.STDOUT and pipe not in self._reading:
+                self._reading.add(pipe)
+                asyncio.get_running_loop().add_reader(pipe, self._read, pipe)
 
     def rest(self) -> None:
         """Reads no more by itself: whoever wrote is about to be killed."""
@@ -123,7 +134,7 @@ class Streams:
     def close(self) -> None:
         """Idempotent. It lets go of whoever is told, who has it: what a run was sent would stay as long as both."""
         self.rest()
-        self.on_flood, self.observe = _nobody, None
+        self.on_flood, self.observe, self.tap = _nobody, None, None
         for pipe in self._pipes:
             os.close(pipe)
         self._pipes = {}
@@ -146,6 +157,8 @@ class Streams:
         stream = self._pipes[pipe]
         capture = self._captures[stream]
         kept = capture.feed(data)
+        if stream is Stream.STDOUT and self.tap is not None:
+            self.tap(data)
         if kept and self.observe is not None:
             self.observe(stream, kept)
         if capture.flooded:

@@ -1372,6 +1372,7 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     TOLERANCE_FIELD_NUMBER: builtins.int
     CHECKER_FIELD_NUMBER: builtins.int
+    INTERACTOR_FIELD_NUMBER: builtins.int
     code: builtins.str
     """The candidate's source. Not empty, at most 1 MiB."""
     language: builtins.str
@@ -1416,6 +1417,19 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     def checker(self) -> global___Checker:
         """For STDIO, instead of `comparison`."""
 
+    @property
+    def interactor(self) -> global___Checker:
+        """For STDIO, instead of `comparison`: a program of the task that talks with the candidate while both run. What one of
+        them prints is the other's standard input; `stdin` of the case is the interactor's file `input`, `expected_stdout`
+        its file `answer`. As testlib's interactors it is called with the names `input`, `output` and `answer`, and says by
+        its exit code: 0 right, if the candidate ends with 0 too; 1, 2, 4 or 8 wrong; 3: it has failed itself, and the case
+        is broken. It is broken too if the interactor does not compile, can't be loaded (Python), or ends with anything but
+        0 before the candidate has ended or printed anything; once it has, every other failure is the candidate's wrong
+        answer. With `checker` that decides about the file `output`, which the interactor writes, once the interactor has
+        ended with 0. Its `entry_point` must be empty. Each of the two is charged for the time from the other's words to its
+        own; `limits.wall_time_s` of the candidate are added to those of the interactor.
+        """
+
     def __init__(
         self,
         *,
@@ -1435,9 +1449,10 @@ class VerifyCodeRequest(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         tolerance: global___Tolerance | None = ...,
         checker: global___Checker | None = ...,
+        interactor: global___Checker | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["checker", b"checker", "limits", b"limits", "tolerance", b"tolerance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cases", b"cases", "checker", b"checker", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "tolerance", b"tolerance", "workspace_id", b"workspace_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["checker", b"checker", "interactor", b"interactor", "limits", b"limits", "tolerance", b"tolerance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cases", b"cases", "checker", b"checker", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "interactor", b"interactor", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "tolerance", b"tolerance", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___VerifyCodeRequest = VerifyCodeRequest
 

@@ -13,17 +13,28 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from executor_service.grading.apart import ComparedAnswer
-from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
+from executor_service.grading.checker import interactor_request, judge_not_built
+from executor_service.grading.model import AssertCase, PytestCase, StdioCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
-from executor_service.grading.rules import Judgement, Status, judge_check, unanswered
+from executor_service.grading.rules import (
+    Judgement,
+    Status,
+    judge_check,
+    judge_interaction,
+    judge_program,
+    unanswered,
+)
 from executor_service.model import Cause, ExecutionResult, Outcome
+from executor_service.programs.programs import judged
 from executor_service.programs.verdict import judge
 from executor_service.runs.backends import Execution
+from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.report import Killed, Report, SandboxFailure
 from executor_service.verification.callers import Caller, FreshCaller, load
 from executor_service.verification.exchange import Exchange, Participant, ParticipantEnded, Test
 from executor_service.verification.grader import Grader, bind
 from executor_service.verification.guest_process import GuestProcess, Head
+from executor_service.verification.interaction import Talker, join
 
 _log = logging.getLogger(__name__)
 CHECKER_EXTRA_S = 30.0
@@ -205,3 +216,64 @@ class CheckBackend(CaseBackend):
 
 def _raised(head: Head) -> Judgement:
     return Judgement(Verdict.FAILED, Cause.POLICY, f"The candidate raised {str(head.get('error'))[:1000]}")
+
+
+class InteractionBackend(CaseBackend):
+    """The candidate talks with an interactor of the task, which decides."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: StdioCase) -> None:
+        super().__init__(grader, request)
+        assert request.interactor is not None
+        self._interactor = interactor_request(request.interactor, case)
+        self.output = b""
+        """Contents of the file that the interactor has written, if a checker is to see it."""
+
+    async def _perform(self, attempt: Execution) -> ExecutionResult:
+        programs, admitted = self.grader.programs, self.grader.clock.now()
+        judge_attempt = replace(attempt, request=self._interactor)
+        built = await programs.build(attempt)
+        if isinstance(built, ExecutionResult):
+            self.finding = judge_program(built)
+            return built
+        judge_built = await programs.build(judge_attempt)
+        if isinstance(judge_built, ExecutionResult):
+            self.finding = judge_not_built("interactor", judge_built)
+            return attempt.result(judge_built.outcome, self.finding.cause, self.finding.message)
+        compiled_s = built[1] + judge_built[1]
+        async with (
+            programs.take(attempt.request, built[0], talks=True) as sandbox,
+            programs.take(self._interactor, judge_built[0], talks=True) as judge_sandbox,
+        ):
+            await _allow_both(attempt, sandbox, judge_sandbox)
+            setup_s = self.grader.clock.now() - admitted - compiled_s
+            limit_s = attempt.request.limits.wall_time_s
+            candidate = Talker(sandbox, self.grader.clock, limit_s)
+            # It is charged for its waiting too, where the candidate has said a part of what it waits for.
+            extra_s = self._interactor.limits.wall_time_s
+            interactor = Talker(judge_sandbox, self.grader.clock, limit_s + extra_s)
+            candidate_first = await join(candidate, interactor)
+        assert candidate.report is not None
+        assert interactor.report is not None
+        facts = {"compilation": built[0].compilation, "setup_time_s": setup_s}
+        result = judged(attempt, replace(candidate.report, wall_s=candidate.used_s), **facts)
+        decided = judged(judge_attempt, interactor.report)
+        if not candidate_first and decided.outcome is not Outcome.FINISHED and candidate.report.killed is Killed.NOT:
+            result = replace(result, outcome=Outcome.FINISHED, message="", exit_code=0, signal=0)  # it was ended
+        self.finding = judge_interaction(result, decided, candidate_first=candidate_first, spoke=candidate.spoke)
+        self.output = decided.files[0].content if decided.files else b""
+        return result
+
+
+async def _allow_both(attempt: Execution, *sandboxes: SandboxRun) -> None:
+    """When this returns, the lease is bound to both, and they may run."""
+
+    def lost() -> None:
+        for sandbox in sandboxes:
+            sandbox.kill(Killed.LAPSED)
+
+    await attempt.claim.confirmed()
+    attempt.claim.when_lost(lost)
+    attempt.claim.check()
+    for sandbox in sandboxes:
+        sandbox.hold_lease()
+    attempt.started = True

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from executor_service.grading.request import VerifyRequest
 from executor_service.model import InputFile, Limits
 from executor_service.programs.plans import Hold, mounted
+from executor_service.programs.programs import Programs
 from executor_service.runs.backends import Execution
 from executor_service.sandbox.report import Killed, Mode, Plan
 from executor_service.verification.guest_process import BoxWorkers, GuestProcess
@@ -30,6 +31,8 @@ class Grader:
     """Parts of the server that every case needs."""
 
     workers: BoxWorkers
+    programs: Programs
+    """Runs whole programs."""
     clock: Clock
     env: Mapping[str, str]
     profile_for: Callable[[bytes], str]

@@ -36,7 +36,7 @@ from executor_service.runs.flights import Flight, SingleFlight
 from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
 from executor_service.verification.callers import ForkedCaller
-from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend
+from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, InteractionBackend
 from executor_service.verification.grader import Grader
 from executor_service.verification.series import CaseRun, Series
 from fairbox.apart import read_apart
@@ -179,7 +179,7 @@ class _Cases:
             self._results[left.index] = [_error(left.case, self._trouble)]
 
     def _run_of(self, index: int, case: CheckedCase, caller: ForkedCaller | None) -> CaseRun:
-        if isinstance(case, StdioCase):
+        if isinstance(case, StdioCase) and self._request.interactor is None:
             return CaseRun(index, case, self._run_request(case.stdin), self._program)
         return CaseRun(index, case, self._run_request(b""), self._work(case, caller))
 
@@ -196,7 +196,9 @@ class _Cases:
 
     def _passes(self, run: CaseRun) -> bool:
         """Says whether that is known already."""
-        if isinstance(run.case, StdioCase):
+        if isinstance(run.work, InteractionBackend) and self._request.checker is not None:
+            return False
+        if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
             if self._request.checker is not None or judge_program(run.execution) is not PASSED:
                 return False
             found = self._answer(run.case, run.execution).at_sight()
@@ -216,12 +218,15 @@ class _Cases:
     async def _results_of(self, run: CaseRun) -> list[CaseResult]:
         """One, or one for each test."""
         try:
-            if isinstance(run.case, StdioCase):
+            if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
                 return [_result(run.case.case_id, await self._judged(run.case, run.execution), run.execution)]
             work = run.work
             answer = work.answer if isinstance(work, FunctionBackend) else None
             found = cast("CaseBackend", work).finding
             finding = await self._compared(answer) if answer else found or unanswered(run.execution)
+            if isinstance(work, InteractionBackend) and finding is PASSED and self._request.checker is not None:
+                assert isinstance(run.case, StdioCase)
+                finding = await self._checked(self._request.checker, run.case, work.output)
         except _NOT_STARTED as error:  # its checker was not, or what compares it
             self._trouble = error
             return [_error(run.case, error)]
@@ -237,10 +242,14 @@ class _Cases:
             return finding
         if request.checker is None:
             return await self._compared(self._answer(case, execution))
-        check, said = await self._check(request.checker, case, execution.stdout.data)
+        return await self._checked(request.checker, case, execution.stdout.data)
+
+    async def _checked(self, checker: RunRequest, case: StdioCase, output: bytes) -> Judgement:
+        """Verdict of the task's checker on an output."""
+        check, said = await self._check(checker, case, output)
         if said is not None:
             return said
-        return judge_control(check, (await self._check(request.checker, case, case.expected_stdout))[1])
+        return judge_control(check, (await self._check(checker, case, case.expected_stdout))[1])
 
     def _answer(self, case: StdioCase, execution: ExecutionResult) -> ComparedAnswer:
         request = self._request
@@ -270,7 +279,8 @@ class _Cases:
     def _work(self, case: CheckedCase, caller: ForkedCaller | None) -> CaseBackend:
         if isinstance(case, FunctionCall):
             return FunctionBackend(self._grader, self._request, case, caller)
-        assert not isinstance(case, StdioCase)
+        if isinstance(case, StdioCase):
+            return InteractionBackend(self._grader, self._request, case)
         return CheckBackend(self._grader, self._request, case)
 
     async def _run(self, execute: Callable[[], Awaitable[ExecutionResult]]) -> ExecutionResult:

@@ -33,7 +33,9 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
-        self.grader = Grader(cast("Any", self.workers), MonotonicClock(), {}, lambda _: "python-base")
+        self.grader = Grader(
+            cast("Any", self.workers), cast("Any", None), MonotonicClock(), {}, lambda _: "python-base"
+        )
         self.tests: list[tuple[str, Judgement]] = []
 
     async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Judgement, ExecutionResult]:

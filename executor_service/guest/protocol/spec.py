@@ -100,6 +100,8 @@ if TYPE_CHECKING:
         env: dict[str, str]
         rlimits: dict[str, int]
         stdin_size: int
+        talks: bool
+        """True if the socket of this frame becomes the standard input."""
         files: list[FileEntry]
 
     FileAnswer = tuple[Literal["returned", "missing", "not_regular", "too_large", "unreadable"], int]

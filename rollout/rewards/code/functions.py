@@ -131,13 +131,14 @@ async def code_stdio(
     testlib: str = "",
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """A program that reads standard input and writes standard output. If the ground truth has a `checker`, that
-    decides, in place of `comparison`. `testlib` is the path of testlib.h, for checkers that include it and bring none:
-    empty if the executor's image has it."""
+    """A program that reads standard input and writes standard output. A `checker` in the ground truth decides, in place
+    of `comparison`; an `interactor` talks with the program. `testlib` is the path of testlib.h, for those of them that
+    include it and bring none: empty if the executor's image has it."""
     programs = programs_of(document_of(sample, *_COLUMNS))
     more = _compared(comparison, absolute_tolerance, relative_tolerance)
-    if programs.checker:
-        more = {"checker": with_testlib(programs.checker, testlib)}
+    judges = {"checker": programs.checker, "interactor": programs.interactor}
+    if any(judges.values()):
+        more = {name: with_testlib(judge, testlib) for name, judge in judges.items() if judge is not None}
     return await _graded(sample, services, programs.cases, how, language, time_limit_s=programs.time_limit_s, **more)
 
 

@@ -41,7 +41,7 @@ PATIENCE_S = 120.0
 """Seconds for which a grading is retried if the executor is full or away. Beyond that the run has another problem."""
 _TESTLIB = "testlib.h"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
-_OF_SERVER = ("language", "limits", "checker.language", "checker.limits")
+_OF_SERVER = tuple(f"{whose}{field}" for whose in ("", "checker.", "interactor.") for field in ("language", "limits"))
 """Fields that a server refuses if it is set up for something else."""
 
 
@@ -68,7 +68,7 @@ class Grading:
     """A problem's own time limit times this is the wall time of its cases; 0: `wall_time_s` is, as for a problem that
     has no limit."""
     checker_time_s: float = 10.0
-    """Wall time of a checker of the task, in seconds, for each output that it is given."""
+    """Wall time of a checker of the task, in seconds, for each output that it is given; and of an interactor."""
     memory_mb: int = 0
     """0: the server's limit."""
     output_mb: int = 0
@@ -123,8 +123,9 @@ async def grade(services: RewardServices, code: str, cases: Sequence[Case], how:
         output_bytes=how.output_mb << 20,
         processes=how.processes,
     )
-    if (checker := more.get("checker")) is not None:
-        more["checker"] = replace(checker, limits=replace(checker.limits, wall_time_s=how.checker_time_s))
+    for name in ("checker", "interactor"):
+        if (judge := more.get(name)) is not None:
+            more[name] = replace(judge, limits=replace(judge.limits, wall_time_s=how.checker_time_s))
     result = await _patiently(
         services.executor,
         code,

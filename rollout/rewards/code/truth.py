@@ -1,9 +1,9 @@
 """Reads the ground truth of data as cases that can be graded. Pure.
 
 The ground truth is a JSON text (or a mapping or list of the row), in the forms that are in use: APPS, TACO and verl's
-`{"inputs": [...], "outputs": [...], "fn_name"?, "time_limit_s"?, "checker"?}`, lists of `{"input": ..., "output": ...}`
-as LiveCodeBench has them, `{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used raises
-NotScored (TASK), and the sentence says where: no answer is wrong because of it.
+`{"inputs": [...], "outputs": [...]}`, with `fn_name`, `time_limit_s`, `checker` or `interactor`; lists of
+`{"input": ..., "output": ...}` as LiveCodeBench has them, `{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One
+that can't be used raises NotScored (TASK), and the sentence says where: no answer is wrong because of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Programs:
 
     cases: tuple[StdioCase, ...]
     checker: Checker | None = None
+    interactor: Checker | None = None
     time_limit_s: float = 0.0
     """The problem's own, for each case; 0: none."""
 
@@ -87,8 +88,9 @@ def programs_of(document: Any) -> Programs:
         StdioCase(_stream(given, f"input {index}"), _stream(wanted, f"output {index}"), str(index))
         for index, (given, wanted) in enumerate(pairs)
     ]
-    checker = _checker(document.get("checker")) if isinstance(document, Mapping) else None
-    return Programs(tuple(cases), checker, _time_limit(document))
+    judges = document if isinstance(document, Mapping) else {}
+    checker, interactor = _checker(judges, "checker"), _checker(judges, "interactor")
+    return Programs(tuple(cases), checker, interactor, _time_limit(document))
 
 
 def calls_of(document: Any, *, name: str = "") -> Calls:
@@ -221,20 +223,21 @@ def _value(wanted: Any) -> Any:
         return wanted  # a text that is written as it is
 
 
-def _checker(value: Any) -> Checker | None:
-    """A text: Python that defines `check`; a mapping: `code`, `language`, `entry_point`, `files`."""
+def _checker(document: Mapping[str, Any], name: str) -> Checker | None:
+    """A text: Python, of which a checker defines `check`; a mapping: `code`, `language`, `entry_point`, `files`."""
+    value = document.get(name)
     if not value:
         return None
     if isinstance(value, str):
-        return Checker(value, entry_point="check")
+        return Checker(value, entry_point="check" if name == "checker" else "")
     known = ("code", "language", "entry_point", "files")
     if not isinstance(value, Mapping) or not value.get("code") or set(value) - set(known):
-        raise unusable(f"checker must be a text or an object of {', '.join(known)}")
+        raise unusable(f"{name} must be a text or an object of {', '.join(known)}")
     return Checker(
         str(value["code"]),
         str(value.get("language") or "python"),
         str(value.get("entry_point") or ""),
-        _files(value.get("files"), "checker.files"),
+        _files(value.get("files"), f"{name}.files"),
     )
 
 

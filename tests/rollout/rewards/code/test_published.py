@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -130,3 +131,15 @@ async def test_the_problems_own_time_limit_counts_times_a_factor(scored: Callabl
     assert (limited.value, limited.parts["time_limit"]) == (0.0, 1.0)
     assert (await scored("code_tests", slow, truth, time_factor=200.0)).value == 1.0
     assert (await scored("code_tests", slow, truth)).value == 1.0
+
+
+async def test_an_interactor_of_the_ground_truth(scored: Callable[..., Any]) -> None:
+    interactor = "import sys\nnumber = open(sys.argv[1]).read()\nprint(number, flush=True)\n"
+    interactor += "sys.exit(0 if int(input()) == 2 * int(number) else 1)\n"
+    truth = json.dumps({"inputs": ["21", "4"], "outputs": ["", ""], "interactor": interactor})
+    programs = ["print(2 * int(input()))", "print(int(input()))", "pass"]
+    rewards = [await scored("code_tests", FENCED.format(program), truth) for program in programs]
+    assert [reward.value for reward in rewards] == [1.0, 0.0, 0.0]
+    broken = json.dumps({"inputs": ["1"], "outputs": [""], "interactor": {"code": "import absent"}})
+    with pytest.raises(NotScored, match="BROKEN_CASE"):
+        await scored("code_tests", FENCED.format("input()"), broken)
