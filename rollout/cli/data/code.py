@@ -15,7 +15,8 @@ from typing import Any
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError
 from rollout.cli.data.swebench import read_input
-from rollout.data.code import Converted, convert
+from rollout.data.code import Converted, usable_problems, verl_rows
+from rollout.data.code.check import solved
 from rollout.data.records import DataError
 from rollout.data.swe.hub import is_dataset
 from rollout.data.whole import write_json_lines, write_parquet
@@ -31,6 +32,9 @@ class CodeDataConfig:
     subset: str = setting("default", help="The configuration of a data set of the hub.")
     limit: int | None = setting(None, least=1, help="Most rows that are read; none: all.")
     language: str = setting("python", help="Language that the prompts ask for.")
+    executor: str = setting(
+        "", help="Address of an executor, to grade each row's own solution; rows whose solution fails are left out."
+    )
     max_mb: int = setting(32, least=1, help="Most megabytes of a problem's tests; the largest beyond it are left out.")
 
     def validate(self) -> None:
@@ -48,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
     )
     out, found = Path(config.out).expanduser(), Converted()
     records = itertools.islice(read_input(config.input, config.split, config.subset), config.limit)
-    rows = convert(records, language=config.language, most_bytes=config.max_mb << 20, found=found)
+    problems = usable_problems(records, language=config.language, most_bytes=config.max_mb << 20, found=found)
+    if config.executor:
+        problems = solved(problems, config.executor, found)
+    rows = verl_rows(problems, language=config.language, found=found)
     left, first = out.with_suffix(".left_out.jsonl"), next(rows, None)
     if first is not None:
         write_parquet(out, itertools.chain([first], rows), schema=_schema)
@@ -65,6 +72,8 @@ def _summary(found: Converted, out: Path, left: Path) -> list[str]:
     lines = [f"{found.rows} problems in {out}: {counts}"] if found.rows else []
     if found.cut:
         lines.append(f"the largest {found.cases_cut} tests of {found.cut} problems were left out: max_mb allows more")
+    if found.unchecked:
+        lines.append(f"{found.unchecked} problems have no solution in Python of their own, and were not checked")
     if found.left:
         lines.append(f"left out {len(found.left)} (in {left}):")
         reasons = Counter(each.why.value for each in found.left)

@@ -1,7 +1,7 @@
 """Programming problems, read from rows as they are published, and made rows that every trainer reads."""
 
 from rollout.data.code.ask import ask_of, needs_python
-from rollout.data.code.convert import Converted, LeftRow, convert
+from rollout.data.code.convert import Converted, LeftRow, usable_problems, verl_rows
 from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow
 from rollout.data.code.read import problem_of, read_code_problems
 
@@ -12,8 +12,9 @@ __all__ = [
     "RowFault",
     "UnusableRow",
     "ask_of",
-    "convert",
     "needs_python",
     "problem_of",
     "read_code_problems",
+    "usable_problems",
+    "verl_rows",
 ]

@@ -1,4 +1,4 @@
-"""Makes verl's rows of programming problems, one at a time. Each row becomes one, or is left out with its reason."""
+"""Converts programming problems to verl's rows, one at a time. Each row becomes one, or is left out with its reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout.data.code.ask import ask_of, needs_python
@@ -34,17 +34,24 @@ class Converted:
     cut: int = 0
     """Problems of which the largest cases were left out."""
     cases_cut: int = 0
+    unchecked: int = 0
+    """Problems without a solution of their own, if solutions were to be checked."""
     sources: Counter[str] = field(default_factory=Counter)
     left: list[LeftRow] = field(default_factory=list)
 
+    def leave(self, where: str, problem: CodeProblem | None, error: UnusableRow) -> None:
+        """Notes a row that is left out."""
+        said = str(error).removeprefix(f"{where}: ")
+        self.left.append(LeftRow(where, problem.uid if problem else "", error.fault, said))
 
-def convert(
+
+def usable_problems(
     records: Iterable[tuple[str, Any]], *, language: str, most_bytes: int, found: Converted
-) -> Iterator[dict[str, Any]]:
-    """Rows of verl's, of rows (where, columns) as they are published; counted in `found`. Raises DataError as `records`
+) -> Iterator[CodeProblem]:
+    """Problems of rows (where, columns) as they are published; others go to `found.left`. Raises DataError as `records`
     does; no row ends it.
 
-    `prompt` asks for a program in `language`. Of a problem whose cases exceed `most_bytes` the largest are left out.
+    They can be asked for in `language`. Of a problem whose cases exceed `most_bytes` the largest are left out.
     """
     seen: set[bytes] = set()
     for where, record in records:
@@ -59,13 +66,18 @@ def convert(
                 raise UnusableRow(RowFault.NEEDS_PYTHON, where, f"its tests call Python, and {language} is asked for")
             truth, cut = _within(problem, most_bytes)
         except UnusableRow as error:
-            said = str(error).removeprefix(f"{where}: ")
-            found.left.append(LeftRow(where, problem.uid if problem else "", error.fault, said))
+            found.leave(where, problem, error)
             continue
         found.cut += bool(cut)
         found.cases_cut += cut
+        yield replace(problem, ground_truth=truth)
+
+
+def verl_rows(problems: Iterable[CodeProblem], *, language: str, found: Converted) -> Iterator[dict[str, Any]]:
+    """A row of verl's for each problem, counted in `found`. `prompt` asks for a program in `language`."""
+    for problem in problems:
+        yield _verl_row(problem, found.rows, language)
         found.sources[problem.data_source] += 1
-        yield _verl_row(problem, truth, found.rows, language)
         found.rows += 1
 
 
@@ -94,12 +106,12 @@ def _within(problem: CodeProblem, most: int) -> tuple[str, int]:
     return json.dumps(truth | cut), len(pairs) - len(kept)
 
 
-def _verl_row(problem: CodeProblem, truth: str, index: int, language: str) -> dict[str, Any]:
+def _verl_row(problem: CodeProblem, index: int, language: str) -> dict[str, Any]:
     return {
         "data_source": problem.data_source,
         "prompt": [{"role": "user", "content": f"{problem.question.strip()}\n\n{ask_of(problem, language)}"}],
         "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": truth},
+        "reward_model": {"style": "rule", "ground_truth": problem.ground_truth},
         "extra_info": {
             "index": index,
             "uid": problem.uid,

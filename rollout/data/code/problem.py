@@ -19,6 +19,8 @@ class RowFault(StrEnum):
     TWICE = "twice"
     """An earlier row has the same question and tests."""
     NO_TESTS = "no tests"
+    SOLUTION_FAILS = "solution fails"
+    """The data's own solution does not pass its tests, or they can't be run."""
     INCOMPLETE = "incomplete tests"
     """The data say that tests are missing, so that wrong programs could pass."""
     INTERACTIVE = "interactive"

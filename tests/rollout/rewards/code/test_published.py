@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from rollout.data.code import CodeProblem, Converted, convert, problem_of
+from rollout.data.code import CodeProblem, Converted, problem_of, usable_problems, verl_rows
+from rollout.data.code.check import solved
 from rollout.rewards import NotScored
+from tests.executor.servers import Server
 from tests.rollout.published_rows import (
     ANY_ORDER_CHECKER,
     CODE_CONTESTS,
@@ -54,7 +56,8 @@ HALVES = [
 
 def converted(row: Any) -> CodeProblem:
     """The problem as env=code reads it once it was converted."""
-    (made,) = convert([("row", row)], language="python", most_bytes=1 << 20, found=Converted())
+    problems = usable_problems([("row", row)], language="python", most_bytes=1 << 20, found=Converted())
+    (made,) = verl_rows(problems, language="python", found=Converted())
     return problem_of(made, "row")
 
 
@@ -143,3 +146,28 @@ async def test_an_interactor_of_the_ground_truth(scored: Callable[..., Any]) -> 
     broken = json.dumps({"inputs": ["1"], "outputs": [""], "interactor": {"code": "import absent"}})
     with pytest.raises(NotScored, match="BROKEN_CASE"):
         await scored("code_tests", FENCED.format("input()"), broken)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_rows_whose_own_solution_fails_are_left_out(grading_server: Server) -> None:
+    wrong = CODE_CONTESTS | {
+        "name": "wrong",
+        "description": "Add.",
+        "solutions": {"language": [3], "solution": ["print(1)"]},
+    }
+    none = CODE_CONTESTS | {"name": "none", "description": "Sum up.", "solutions": None}
+    broken = CODE_CONTESTS_PLUS | {"checker": "no C++"}
+    records = [
+        (f"row {number}", row) for number, row in enumerate((CODE_CONTESTS, wrong, none, broken, HUMANEVAL_PLUS))
+    ]
+    found = Converted()
+    problems = usable_problems(records, language="python", most_bytes=1 << 20, found=found)
+    kept = [problem.uid for problem in solved(problems, grading_server.target, found)]
+    assert kept == ["code_contests/1_A. Sum", "code_contests/none", "HumanEval/2"]
+    assert found.unchecked == 1
+    assert [(left.uid, left.why.value) for left in found.left] == [
+        ("code_contests/wrong", "solution fails"),
+        ("code_contests_plus/1_A", "solution fails"),
+    ]
+    assert found.left[0].problem == "its solution: passed 0%, wrong 100%, failed 0%, time_limit 0% of 2 tests"
+    assert "does not compile" in found.left[1].problem
