@@ -2,7 +2,8 @@
 looks for new ones. No deadline for a single example: nothing is timed in tests. What fails is written at once.
 
 torch has one thread: several parts of the suite run beside each other, and threads of OpenMP wait for each other by
-spinning, which took five times as long."""
+spinning, which took five times as long. Ray's workers have the priority of all else: by themselves they take the
+lowest, and on a busy machine no more than what is left."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)

@@ -266,7 +266,7 @@ class SandboxRun:
             raise SandboxFailure("box", 0, "it ended before it was used", started=False)
         (data, out, err), box.streams = box.streams, []
         self._socket = WorkerSocket(data, plan)
-        quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
+        quiet_s = 0.0 if plan.talks else min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
         self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
         begin, self._unarmed = self.orders.begin(mounts=self.mounts)
         if at_once := self._unarmed or begin["serves"] or self.host.bare or plan.talks:
