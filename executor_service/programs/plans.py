@@ -13,7 +13,7 @@ from executor_service.languages.spec import fill
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.host import WORK_FOLDER, Host
 from executor_service.sandbox.limits import disk_use
-from executor_service.sandbox.report import Mode, Plan, WorkspaceMount
+from executor_service.sandbox.report import NO_END_S, Mode, Plan, WorkspaceMount
 from executor_service.sandbox.zygote import Profile
 from executor_service.wire.sessions import SessionRequest
 
@@ -24,7 +24,6 @@ CELLS = "cells"
 """Entry that serves cells in a worker."""
 _IMPORT = b"import"
 """Word in every program that imports anything: the statement, `__import__`, or `importlib`."""
-_NO_LIMIT_S = 1e9
 _ONE_THREAD = dict.fromkeys(THREADS, "1")
 """A library that starts threads when it is imported would keep its session from being branched."""
 
@@ -136,7 +135,7 @@ class Planner:
         return Plan(
             argv=("",),
             env=self._env | _ONE_THREAD | dict(request.env),
-            limits=replace(request.limits, wall_time_s=_NO_LIMIT_S, cpu_time_s=_NO_LIMIT_S),
+            limits=replace(request.limits, wall_time_s=NO_END_S, cpu_time_s=NO_END_S),
             profile=profile,
             mode=Mode.SERVE,
             files=request.files,

@@ -15,11 +15,9 @@ from executor_service.programs.verdict import judge
 from executor_service.runs.backends import Execution
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
-from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.sandbox.report import NO_END_S, Killed, Mode, Plan, Report, SandboxFailure
 from fairbox.clock import Clock
 
-NO_END_S = 1e9
-"""Wall time of a program whose wall time somebody else keeps."""
 _log = logging.getLogger(__name__)
 
 

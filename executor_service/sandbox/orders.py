@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 from executor_service.model import Limits
 from executor_service.sandbox.host import WORK_FOLDER
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
-from executor_service.sandbox.report import Mode, Plan
+from executor_service.sandbox.report import NO_END_S, Mode, Plan
 from executor_service.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from executor_service.guest.walls.signals import Whom
-
-_NO_END_S = 1e9
-"""Wall time for an init that need not keep it."""
 
 
 class Orders:
@@ -61,7 +58,7 @@ class Orders:
     def allow(self, limits: Limits, pid: int = 0) -> None:
         """Allows this much CPU time and memory until `rest()`; the caller keeps the wall time. Process `pid`, by its
         number inside, does the work; 0: the worker."""
-        order = {"type": "cell", "pid": pid, "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
+        order = {"type": "cell", "pid": pid, "wall_time_s": NO_END_S, "cpu_time_s": limits.cpu_time_s}
         self.tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
 
     def rest(self) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
+NO_END_S = 1e9
+"""Seconds of a limit that an init need not keep: somebody else does, or there is nothing to be kept now."""
+
 
 class Mode(StrEnum):
     """Kinds of process that a worker becomes."""

@@ -11,13 +11,11 @@ from executor_service.model import InputFile, Limits
 from executor_service.programs.plans import Hold, mounted
 from executor_service.programs.programs import Programs
 from executor_service.runs.backends import Execution
-from executor_service.sandbox.report import Killed, Mode, Plan
+from executor_service.sandbox.report import NO_END_S, Killed, Mode, Plan
 from executor_service.verification.guest_process import BoxWorkers, GuestProcess
 from fairbox.clock import Clock
 
 MODULE_FILE = "solution.py"
-_NO_END_S = 1e9
-"""Wall time is kept by the server, which knows whose turn it is."""
 _PARENT = 1
 """The process that is forked, beside those of a call."""
 
@@ -64,7 +62,7 @@ class Grader:
         program = request.program
         files, limits = (InputFile(MODULE_FILE, program.code), *program.files), program.limits
         if forks:
-            limits = replace(limits, cpu_time_s=_NO_END_S, processes=limits.processes + _PARENT)
+            limits = replace(limits, cpu_time_s=NO_END_S, processes=limits.processes + _PARENT)
         return self._plan("candidate", limits, files, program.code)
 
     def checker(self, request: VerifyRequest) -> Plan:
@@ -77,7 +75,7 @@ class Grader:
         return Plan(
             argv=(MODULE_FILE,),
             env=self.env,
-            limits=replace(limits, wall_time_s=_NO_END_S),
+            limits=replace(limits, wall_time_s=NO_END_S),
             profile=self.profile_for(sources),
             mode=Mode.SERVE,
             files=files,

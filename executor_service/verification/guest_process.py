@@ -18,11 +18,9 @@ from executor_service.model import Limits, Output
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
-from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure, counts_of
+from executor_service.sandbox.report import NO_END_S, Killed, Plan, Report, SandboxFailure, counts_of
 
 Head = dict[str, Any]
-_NO_END_S = 1e9
-"""CPU time for one of whom nothing is asked now."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a worker's channel and that of its process; if it takes longer, how it ends is not known."""
 _END_WITHIN_S = 10.0
@@ -87,7 +85,7 @@ class GuestProcess:
         finally:
             timer.cancel()
             if timer.when() <= loop.time():
-                orders.allow(replace(limits, cpu_time_s=_NO_END_S))
+                orders.allow(replace(limits, cpu_time_s=NO_END_S))
 
     def take_output(self) -> tuple[Output, Output]:
         """Standard output and standard error since the last call."""
