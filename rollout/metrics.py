@@ -29,6 +29,7 @@ from typing import Any
 from executor_service import Cause
 from rollout.loop.limits import StopReason
 from rollout.loop.results import ToolCallRecord, TrajectoryResult
+from rollout.rewards.agreement import CaseAgreement, is_case
 from rollout.rewards.base import NotScored, Sample
 from rollout.rewards.localization.truth import target_files
 from rollout.tokens.segment import SegmentKind
@@ -190,6 +191,8 @@ class RolloutMetrics:
         self._turn_tokens: list[int] = []
         self._rewards: list[float | None] = []
         """Beside `_tokens`; None of one that nobody has scored yet."""
+        self.tests = CaseAgreement()
+        """Tests of programming problems, if rewards have a part for each."""
         self._means: defaultdict[str, list[float]] = defaultdict(list)
         self._times: defaultdict[str, list[float]] = defaultdict(list)
         self._tools: defaultdict[str, _ToolFigures] = defaultdict(_ToolFigures)
@@ -222,7 +225,9 @@ class RolloutMetrics:
         self._turn_tokens += (len(turn) for part in result.parts for turn in _turns(part))
         self._rewards.append(None if result.reward is None else result.reward.value)
         if result.reward is not None:
-            self._add_means("reward/", {"avg_raw_reward": result.reward.value, **result.reward.parts})
+            parts = {name: value for name, value in result.reward.parts.items() if not is_case(name)}
+            self._add_means("reward/", {"avg_raw_reward": result.reward.value, **parts})
+            self.tests.add(result.uid, result.reward.parts)
         self._add_means("metrics/", metrics or {})
         times = _phases(result)
         # Parallel calls add up in the phases, which may so be longer than the wall: nothing is left for others then.
@@ -270,7 +275,7 @@ class RolloutMetrics:
         }
         if count:
             figures |= _spread("generate/{}_num_tokens", self._tokens) | self._tokens_by_reward()
-            figures |= {name: statistics.fmean(values) for name, values in self._means.items()}
+            figures |= {name: statistics.fmean(values) for name, values in self._means.items()} | self.tests.flat()
         if self._turn_tokens:
             figures |= _spread("generate/{}_tokens_per_turn", self._turn_tokens)
         for phase, seconds in self._times.items():

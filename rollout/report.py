@@ -28,6 +28,8 @@ from rollout.tools.statistics import ToolStatistics
 Reason = TypeVar("Reason", bound=StrEnum)
 SUMMARY = "summary.json"
 """Its name beside the dump."""
+_MOST_TESTS = 5
+"""Problems, and tests of each, that the closing table names."""
 _NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions", "waiting_to_begin"})
 """Figures of what engines and tools do now, which is nothing at the end."""
 
@@ -94,6 +96,11 @@ def closing_table(run: FinishedRun) -> Table:
     table.add_row("score", mean)
     if figures.mean_parts:
         table.add_row("reward parts", ", ".join(f"{name} {value:.3f}" for name, value in figures.mean_parts.items()))
+    if tests := figures.tests.flat():
+        table.add_row("tests", ", ".join(f"{name.partition('/')[2]} {value:.1%}" for name, value in tests.items()))
+    if suspects := figures.tests.suspects():
+        shown = [f"{group}: {' '.join(names[:_MOST_TESTS])}" for group, names in list(suspects.items())[:_MOST_TESTS]]
+        table.add_row("never passed", f"{len(suspects)} problems, as {'; '.join(shown)}")
     unscored = f", {figures.unscored} could not be scored" if figures.unscored else ""
     table.add_row("masked", f"{figures.masked}{unscored}, {figures.retried} rollouts were tried again")
     table.add_row("stopped by", _counts(figures.stops))

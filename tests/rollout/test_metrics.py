@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rollout.metrics import (
     first_hit,
     trajectory_metrics,
 )
+from rollout.rewards import Reward
 from rollout.tools import ToolOutcome
 from tests.interop.results import result, sampled, tool
 
@@ -160,3 +162,14 @@ def test_names_that_a_model_makes_up_are_one_tool() -> None:
         "tool/unknown/calls",
         "tool/unknown/ok_rate",
     }
+
+
+def test_cases_of_tests_are_in_no_mean_of_rewards() -> None:
+    metrics = RolloutMetrics()
+    for passed in (1.0, 0.0):
+        parts = {"code_tests": passed, "code_tests/case/0": passed, "code_tests/case/1": 1.0}
+        metrics.add(replace(two_turns(uid="one"), reward=Reward(passed, parts)))
+    flat = metrics.flat()
+    assert [name for name in flat if "case" in name] == []
+    assert (flat["reward/code_tests"], flat["tests/separating"], flat["tests/all_pass"]) == (0.5, 0.5, 0.5)
+    assert list(metrics.mean_parts) == ["code_tests"]
