@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import pickle
 import zlib
@@ -145,6 +146,16 @@ def test_what_can_not_be_graded_says_why(row: Any, fault: RowFault) -> None:
     with pytest.raises(UnusableRow, match=r"^row: ") as caught:
         problem_of(row, "row")
     assert caught.value.fault is fault
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1], {"a": 1}, [{"a": 1}]])
+@pytest.mark.parametrize(
+    "row", [LIVECODEBENCH, LEETCODE, CODE_CONTESTS, CODE_CONTESTS_PLUS, CODEFORCES, TACO, HUMANEVAL_PLUS]
+)
+def test_columns_of_another_kind_end_nothing(row: dict[str, Any], value: Any) -> None:
+    for column in row:
+        with contextlib.suppress(UnusableRow):  # and nothing else
+            assert problem_of(row | {column: value}, "row").ground_truth
 
 
 def test_inputs_of_evalplus_fit_a_test() -> None:

@@ -8,7 +8,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, json_of, tests_of, text_of, truth_text
+from rollout.data.code.problem import (
+    CodeProblem,
+    RowFault,
+    UnusableRow,
+    json_of,
+    list_of,
+    tests_of,
+    text_of,
+    truth_text,
+)
 
 _PYTHON3 = 3
 """Number of the language in CodeContests' solutions."""
@@ -56,12 +65,12 @@ def code_contests(record: Mapping[str, Any], where: str) -> CodeProblem:
         raise UnusableRow(RowFault.FILES, where, "the program reads or writes a file")
     inputs, outputs = tests_of(record, ("public_tests", "private_tests", "generated_tests"), where)
     limit = record.get("time_limit")
-    seconds = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9 if isinstance(limit, Mapping) else None
-    solutions = record.get("solutions")
-    solution = ""
-    if isinstance(solutions, Mapping):
-        pairs = zip(solutions.get("language") or [], solutions.get("solution") or [], strict=False)
-        solution = next((str(code) for language, code in pairs if language == _PYTHON3), "")
+    parts = limit if isinstance(limit, Mapping) else {}
+    seconds = (_seconds(parts.get("seconds")) or 0) + (_seconds(parts.get("nanos")) or 0) / 1e9
+    given = record.get("solutions")
+    solutions = given if isinstance(given, Mapping) else {}
+    pairs = zip(list_of(solutions.get("language")), list_of(solutions.get("solution")), strict=False)
+    solution = next((str(code) for language, code in pairs if language == _PYTHON3), "")
     uid = f"code_contests/{record.get('name') or where}"
     truth = truth_text(inputs, outputs, seconds)
     return CodeProblem(uid, question, truth, "code_tests", "deepmind/code_contests", where, solution)
@@ -71,13 +80,14 @@ def code_contests_plus(record: Mapping[str, Any], where: str) -> CodeProblem:
     """CodeContests+: its tests, and its checker in C++ that includes testlib.h. Raises UnusableRow."""
     question = text_of(record, "description", where)
     inputs, outputs = tests_of(record, ("test_cases",), where)
-    given = record.get("time_limit")
-    limit = given / 1000 if isinstance(given, (int, float)) and given >= _LEAST_MS else given
+    limit = _seconds(record.get("time_limit"))
+    if limit is not None and limit >= _LEAST_MS:
+        limit /= 1000
     code = str(record.get("checker") or "").strip()
     checker = {"code": code, "language": "cpp"} if code else None
-    submissions = [each for each in record.get("correct_submissions") or [] if isinstance(each, Mapping)]
+    submissions = [each for each in list_of(record.get("correct_submissions")) if isinstance(each, Mapping)]
     solution = next((str(each.get("code")) for each in submissions if each.get("language") == "py3"), "")
-    truth = truth_text(inputs, outputs, limit if isinstance(limit, (int, float)) else None, checker=checker)
+    truth = truth_text(inputs, outputs, limit, checker=checker)
     uid = f"code_contests_plus/{record.get('id') or where}"
     source = "ByteDance-Seed/Code-Contests-Plus"
     return CodeProblem(uid, question, truth, "code_tests", source, where, solution)
@@ -96,7 +106,7 @@ def codeforces(record: Mapping[str, Any], where: str) -> CodeProblem:
     for title, key in (("Input", "input_format"), ("Output", "output_format")):
         if record.get(key):
             parts.append(f"{title}\n{record[key]}")
-    examples = [each for each in record.get("examples") or [] if isinstance(each, Mapping)]
+    examples = [each for each in list_of(record.get("examples")) if isinstance(each, Mapping)]
     parts += [f"Example input\n{each.get('input')}\nExample output\n{each.get('output')}" for each in examples]
     if record.get("note"):
         parts.append(f"Note\n{record['note']}")

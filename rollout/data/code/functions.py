@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, text_of
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_of, text_of
 
 _MOST_INPUT_BYTES = 900_000
 """Inputs of EvalPlus that a test holds; the largest beyond it are left out. A test may have 1 MiB."""
@@ -54,7 +54,7 @@ def humaneval_plus(record: Mapping[str, Any], where: str) -> CodeProblem:
             RowFault.OTHER_EDITION, where, "JSON does not keep its inputs: use the hub's evalplus/mbppplus"
         )
     parts = {name: text_of(record, name, where) for name in ("prompt", "entry_point")}
-    inputs = [*(record.get("base_input") or []), *(record.get("plus_input") or [])]
+    inputs = [*list_of(record.get("base_input")), *list_of(record.get("plus_input"))]
     if not inputs or not all(isinstance(given, list) for given in inputs):
         raise UnusableRow(RowFault.BAD_ROW, where, "base_input and plus_input must be lists of arguments, not empty")
     atol = record.get("atol") or 0
@@ -77,7 +77,7 @@ def mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
         raise UnusableRow(RowFault.BAD_ROW, where, "test_list must be a list of assertions that is not empty")
     whole = record.get("test")
     truth: dict[str, Any] = {"assert_case": [whole] if isinstance(whole, str) and whole.strip() else tests}
-    setup = record.get("test_setup_code") or "\n".join(record.get("test_imports") or ())
+    setup = record.get("test_setup_code") or "\n".join(map(str, list_of(record.get("test_imports"))))
     if named := _named_as_builtins(str(record.get("code") or ""), "\n".join(truth["assert_case"])):
         setup = "\n".join(filter(None, [setup, f"from solution import {', '.join(named)}"]))
     if setup:

@@ -71,6 +71,11 @@ def text_of(record: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
+def list_of(value: Any) -> list[Any]:
+    """A list as it is; of anything else nothing, for columns that a problem can do without."""
+    return value if isinstance(value, list) else []
+
+
 def json_of(record: Mapping[str, Any], key: str, where: str) -> Any:
     """A value that the data write as JSON text. Raises UnusableRow."""
     value = record.get(key)
@@ -90,8 +95,8 @@ def tests_of(record: Mapping[str, Any], keys: Iterable[str], where: str) -> tupl
     for key in keys:
         value = record.get(key) or []
         if isinstance(value, Mapping):
-            inputs += value.get("input") or []
-            outputs += value.get("output") or []
+            inputs += list_of(value.get("input"))
+            outputs += list_of(value.get("output"))
         elif isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
             inputs += [each.get("input") for each in value]
             outputs += [each.get("output") for each in value]
