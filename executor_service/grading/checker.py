@@ -76,15 +76,21 @@ def main():
 
     sys.argv[0] = {INTERACTOR_FILE!r}
     try:
+        with open({INTERACTOR_FILE!r}, "rb") as file:
+            compile(file.read(), {INTERACTOR_FILE!r}, "exec")
+        failed = ImportError
+    except SyntaxError:
+        failed = SyntaxError
+    try:
         runpy.run_path({INTERACTOR_FILE!r}, run_name="__main__")
-    except (ImportError, SyntaxError):
+    except failed:
         traceback.print_exc()
         sys.exit({BROKEN_CODE})
 
 main()
 """
-"""Runs an interactor in Python. One that can't be loaded has not heard the candidate; another exception may be its
-doing, and ends with 1."""
+"""Runs an interactor in Python. One that can't be loaded has failed by itself; another exception may be the candidate's
+doing, as a SyntaxError for what it said, and ends with 1."""
 
 
 def validate_checker(

@@ -186,6 +186,13 @@ async def test_an_interactor_that_fails_by_itself_is_the_tasks(
     assert said in result.cases[0].message
 
 
+@pytest.mark.parametrize("said", ["(", "open('x')", "1 / 0", "\\x00"])
+async def test_what_an_interactor_can_not_read_is_wrong(executor: ExecutorClient, said: str) -> None:
+    reads = "import ast\nast.literal_eval(input())"
+    result = await talked(executor, f"print({said!r}, flush=True)\ninput()", reads)
+    assert ended(result) == (Verdict.WRONG_ANSWER, Cause.POLICY), result.cases[0].message
+
+
 @pytest.mark.parametrize(
     "interactor",
     [
