@@ -64,6 +64,15 @@ def test_the_largest_tests_are_left_out(tmp_path: Path, capsys: pytest.CaptureFi
     assert '"why": "too large"' in (tmp_path / "out.left_out.jsonl").read_text()
 
 
+def test_no_row_ends_the_conversion(tmp_path: Path) -> None:
+    odd = {"question": "q", "input_output": json.dumps({"inputs": ["1" * 2_000_000, "2"], "outputs": ["1"]})}
+    rows = written(tmp_path / "rows.jsonl", odd, CODE_CONTESTS | {"description": "half a pair: \ud800"}, CODE_CONTESTS)
+    assert main(["data", "code", f"input={rows}", f"out={tmp_path}/out.parquet", "max_mb=1"]) == 0
+    assert len(read_code_problems(tmp_path / "out.parquet")) == 1
+    left = [json.loads(line)["why"] for line in (tmp_path / "out.left_out.jsonl").read_text().splitlines()]
+    assert left == ["too large", "bad row"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [

@@ -14,11 +14,10 @@ from typing import Any
 
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError
-from rollout.cli.data.swebench import read_input
+from rollout.cli.data.swebench import check_input, read_input
 from rollout.data.code import Converted, usable_problems, verl_rows
 from rollout.data.code.check import solved
 from rollout.data.records import DataError
-from rollout.data.swe.hub import is_dataset
 from rollout.data.whole import write_json_lines, write_parquet
 
 
@@ -41,8 +40,7 @@ class CodeDataConfig:
         """ConfigError for what types can't say."""
         if Path(self.out).suffix != ".parquet":
             raise ConfigError(f"out is {self.out!r}, must end in .parquet")
-        if not is_dataset(self.input) and not Path(self.input).expanduser().is_file():
-            raise ConfigError(f"input is {self.input!r}, which is neither a file nor like OWNER/NAME")
+        check_input(self.input)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -47,8 +47,7 @@ class SwebenchConfig:
         check_split(self.validation)
         if self.repos is not None and not Path(self.repos).expanduser().is_dir():
             raise ConfigError(f"repos is {self.repos!r}, which is no folder")
-        if not is_dataset(self.input) and not Path(self.input).expanduser().is_file():
-            raise ConfigError(f"input is {self.input!r}, which is neither a file nor like OWNER/NAME")
+        check_input(self.input)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,6 +84,12 @@ def read_input(name: str, split_name: str, subset: str) -> Iterator[tuple[str, A
     if path.is_file() or not is_dataset(name):
         return read_records(path)
     return itertools.chain.from_iterable(map(read_records, fetch(name, split_name, subset)))
+
+
+def check_input(name: str) -> None:
+    """ConfigError unless `read_input` may find something of this name."""
+    if not is_dataset(name) and not Path(name).expanduser().is_file():
+        raise ConfigError(f"input is {name!r}, which is neither a file nor like OWNER/NAME")
 
 
 def check_split(validation: float) -> None:

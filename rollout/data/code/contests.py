@@ -17,6 +17,7 @@ from rollout.data.code.problem import (
     tests_of,
     text_of,
     truth_text,
+    with_starter,
 )
 
 _PYTHON3 = 3
@@ -48,8 +49,7 @@ def apps(record: Mapping[str, Any], where: str) -> CodeProblem:
     question = next((record[key] for key in ("question", "problem", "prompt") if record.get(key)), None)
     if not isinstance(question, str) or not question.strip():
         raise UnusableRow(RowFault.BAD_ROW, where, "needs question, problem or prompt, a text that is not empty")
-    if starter := str(record.get("starter_code") or "").strip():
-        question = f"{question.strip()}\n\nStart from this code:\n```python\n{starter}\n```"
+    question = with_starter(question, record)
     limit = _seconds(record.get("time_limit"))
     if limit and isinstance(document, dict):
         document = {"time_limit_s": limit} | document

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout.data.code.ask import ask_of, needs_python
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_of
 from rollout.data.code.read import problem_of
 
 
@@ -58,7 +58,7 @@ def usable_problems(
         problem: CodeProblem | None = None
         try:
             problem = problem_of(record, where)
-            mark = hashlib.sha256(f"{problem.question}\0{problem.ground_truth}".encode(errors="replace")).digest()
+            mark = _mark(problem)
             if mark in seen:
                 raise UnusableRow(RowFault.TWICE, where, "an earlier row has the same question and tests")
             seen.add(mark)
@@ -81,16 +81,26 @@ def verl_rows(problems: Iterable[CodeProblem], *, language: str, found: Converte
         found.rows += 1
 
 
+def _mark(problem: CodeProblem) -> bytes:
+    """The same for the same question and tests. Raises UnusableRow for what no file of rows can hold."""
+    try:
+        problem.solution.encode()
+        return hashlib.sha256(f"{problem.question}\0{problem.ground_truth}".encode()).digest()
+    except UnicodeEncodeError:
+        raise UnusableRow(RowFault.BAD_ROW, problem.where, "question or solution is not valid Unicode") from None
+
+
 def _within(problem: CodeProblem, most: int) -> tuple[str, int]:
     """The ground truth without its largest cases, and how many those are. Raises UnusableRow if none is left."""
     if len(problem.ground_truth) <= most:
         return problem.ground_truth, 0
     truth = json.loads(problem.ground_truth)
-    if not isinstance(truth, dict) or not isinstance(truth.get("inputs"), list):
+    inputs, outputs = (list_of(truth.get(name)) if isinstance(truth, dict) else [] for name in ("inputs", "outputs"))
+    if not inputs or len(inputs) != len(outputs):
         raise UnusableRow(
             RowFault.TOO_LARGE, problem.where, f"its tests have {len(problem.ground_truth)} bytes, and can't be cut"
         )
-    pairs = list(zip(truth["inputs"], truth["outputs"], strict=True))
+    pairs = list(zip(inputs, outputs, strict=True))
     sizes = [len(json.dumps(pair)) for pair in pairs]
     kept: list[int] = []
     room = most - (len(problem.ground_truth) - sum(sizes))

@@ -22,7 +22,7 @@ def check(candidate):
     reference, poly = names[{entry_point!r}], names.get("poly")
 
     def same(out, wanted, atol):
-        if isinstance(wanted, float) or (atol and isinstance(wanted, int)):
+        if isinstance(wanted, float) or (atol and type(wanted) is int):
             number = isinstance(out, (int, float)) and not isinstance(out, bool)
             return number and (out == wanted or math.isclose(out, wanted, rel_tol=1e-7, abs_tol=atol or 1e-6))
         if isinstance(wanted, (list, tuple)) and type(out) is type(wanted) and len(out) == len(wanted):

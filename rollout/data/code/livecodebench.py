@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, json_of, text_of, truth_text
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, json_of, text_of, truth_text, with_starter
 
 MOST_BYTES = 512 << 20
 """Most of one problem's private tests, unpacked: several times the largest that is published."""
@@ -37,8 +37,7 @@ def livecodebench(record: Mapping[str, Any], where: str) -> CodeProblem:
         name = str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else ""
         if not name:
             raise UnusableRow(RowFault.BAD_ROW, where, "metadata must have func_name, for tests of kind functional")
-    if starter := str(record.get("starter_code") or "").strip():
-        question = f"{question.strip()}\n\nStart from this code:\n```python\n{starter}\n```"
+    question = with_starter(question, record)
     truth = truth_text([case["input"] for case in cases], [case["output"] for case in cases], fn_name=name)
     uid = f"livecodebench/{record.get('question_id') or where}"
     return CodeProblem(uid, question, truth, "code_tests", "livecodebench/code_generation", where)

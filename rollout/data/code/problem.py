@@ -71,6 +71,12 @@ def text_of(record: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
+def with_starter(question: str, record: Mapping[str, Any]) -> str:
+    """The question, with the code that the row's `starter_code` begins an answer with, if it has some."""
+    starter = str(record.get("starter_code") or "").strip()
+    return f"{question.strip()}\n\nStart from this code:\n```python\n{starter}\n```" if starter else question
+
+
 def list_of(value: Any) -> list[Any]:
     """A list as it is; of anything else nothing, for columns that a problem can do without."""
     return value if isinstance(value, list) else []

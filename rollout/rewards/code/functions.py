@@ -213,12 +213,12 @@ async def code_tests(
     testlib: str = "",
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """Programs for data of several kinds: `humaneval` if the ground truth has `entry_point`, `code_function` if it has
+    """Programs for data of several kinds: `humaneval` if the ground truth has a `test`, `code_function` if it has
     `fn_name`, `code_asserts` if it has `assert_case`, else `code_stdio`, with its `language` and `testlib`."""
     document = document_of(sample, *_COLUMNS, "assert_case", "test_list")
     chosen: Any = None
     if isinstance(document, Mapping):
-        kinds = {"entry_point": humaneval, "assert_case": code_asserts, "fn_name": code_function}
+        kinds = {"test": humaneval, "assert_case": code_asserts, "fn_name": code_function}
         chosen = next((function for key, function in kinds.items() if document.get(key)), None)
     elif isinstance(document, list) and document and isinstance(document[0], str):
         chosen = code_asserts

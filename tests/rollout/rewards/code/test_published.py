@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairbox.errors import ConfigError
 from rollout.data.code import CodeProblem, Converted, problem_of, usable_problems, verl_rows
 from rollout.data.code.check import solved
 from rollout.rewards import NotScored
@@ -101,6 +102,16 @@ async def test_a_checker_in_cpp_gets_testlib(scored: Callable[..., Any], tmp_pat
     assert (right.value, wrong.value) == (1.0, 0.0)
     with pytest.raises(NotScored, match=r"testlib\.h"):
         await scored("code_tests", FENCED.format(SUM), problem.ground_truth)
+
+
+async def test_what_can_not_be_graded_so_is_not_scored(scored: Callable[..., Any]) -> None:
+    truth = converted(CODE_CONTESTS_PLUS).ground_truth
+    with pytest.raises(ConfigError, match=r"testlib is 'absent\.h': No such file"):
+        await scored("code_tests", FENCED.format(SUM), truth, testlib="absent.h")
+    with pytest.raises(NotScored, match="calls Python, but the language is cpp"):
+        await scored("code_tests", "", converted(LEETCODE).ground_truth, language="cpp")
+    with pytest.raises(NotScored, match="time_limit_s is 'long', must be a number of seconds"):
+        await scored("code_tests", "", json.dumps({"inputs": [""], "outputs": [""], "time_limit_s": "long"}))
 
 
 @pytest.mark.parametrize(("body", "value"), HALVES)
