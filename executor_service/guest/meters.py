@@ -14,7 +14,7 @@ import select
 import time
 
 from executor_service.guest.walls.signals import members
-from executor_service.guest.walls.tree import more_tasks
+from executor_service.guest.walls.tree import count_tasks
 from executor_service.guest.watch import Reading
 
 TYPE_CHECKING = False
@@ -164,7 +164,7 @@ class Meters:
         Who has too many processes is to be ended before they take the processors from the init: nothing else is read.
         """
         shared = self.pids is not _pids  # /proc shows the whole machine, and to look through it takes long
-        if shared and self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
+        if shared and self.most_tasks and count_tasks(os.getpid(), self.most_tasks) > self.most_tasks:
             return Reading(0.0, denied_forks=1)
         pids = self.pids() if self._oom < 0 or self._cpu < 0 or (self.most_tasks and not shared) else []
         if 0 < self.most_tasks < len(pids):

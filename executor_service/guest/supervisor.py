@@ -45,7 +45,7 @@ _ENDED = (
 
 
 class Around:
-    """Surroundings of the use: its folders, how all of it is killed, who decides about its signals."""
+    """Surroundings of the use: its folders, how all of it is killed, who decides about its signals and forks."""
 
     def __init__(
         self,
@@ -57,7 +57,21 @@ class Around:
         self.work = work
         self.workspaces = workspaces
         self.kill_all = kill_all
-        self.relay = relay
+        self._relay = relay
+
+    @property
+    def exceeded(self) -> bool:
+        """True once the init was asked for more processes and threads than there may be."""
+        return self._relay is not None and self._relay.exceeded
+
+    def restrict(self, tasks: int) -> None:
+        """Processes and threads that there may be; 0: somebody else counts them."""
+        if self._relay is not None:
+            self._relay.restrict(tasks)
+
+    def answer(self, ready: list[int]) -> bool:
+        """Answers calls that the init is asked for. True: there is nothing else to look at."""
+        return self._relay is not None and self._relay.serve(ready) and not self._relay.exceeded
 
 
 class Starvation:
@@ -141,8 +155,7 @@ class Supervisor:
             self._hear_signals()
             if not self._children.heard_stop():
                 self._children.reap(os.WNOHANG | os.WUNTRACED, serves=self._serves)
-        relay = self._around.relay
-        if relay is not None and relay.serve(ready) and time.monotonic() < self._due and not self._starvation.asked:
+        if self._around.answer(ready) and time.monotonic() < self._due and not self._starvation.asked:
             return
         self._due = 0.0
         self._look()
@@ -155,7 +168,7 @@ class Supervisor:
             reading = self._meters.read(self._watch.memory_bytes)
             if self._watch.late(now):
                 reading.starved_s = self._meters.starved_s()
-            self._reason = self._watch.observe(now, reading) or None
+            self._reason = "processes" if self._around.exceeded else self._watch.observe(now, reading) or None
         if self._reason is None and self._begun and self._lease.lapsed(time.monotonic()):
             self._reason = "lapsed"
         # After a look: no answer comes from a use that has met a limit already.
@@ -213,6 +226,7 @@ class Supervisor:
             case "begin":
                 self._begin = order  # type: ignore[assignment]
                 self._meters.most_tasks = order["tasks"]
+                self._around.restrict(order["tasks"])
                 if order["processes"]:
                     self._meters.restrict(order["memory_bytes"], order["processes"])
                 if order["disk_bytes"]:
@@ -295,7 +309,7 @@ class Supervisor:
         last = self._meters.read_last(self._children.pid, limit)
         if 0 < limit < last.resident_bytes:
             last.oom_kills += 1
-        if self._begin is None and self._meters.exceeds(self._children.pid):
+        if self._around.exceeded or (self._begin is None and self._meters.exceeds(self._children.pid)):
             last.denied_forks += 1
         return last
 

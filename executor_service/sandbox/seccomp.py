@@ -14,7 +14,8 @@ connected ones, no System V and POSIX queues and memory, nothing that acts on ot
 
 For versions of Landlock that don't know truncation, no path is truncated (`ftruncate` is of a file that was opened to
 be written). For those that don't scope signals, no descriptor sends any (F_SETOWN), and each call that signals somebody
-is left to the init of the box (`guest/walls/signal_relay.py`).
+is left to the init of the box (`guest/walls/signal_relay.py`); so is each that starts a process or thread, because
+there the init kills one by one, and could not catch up with a bomb.
 """
 
 from __future__ import annotations
@@ -234,5 +235,7 @@ def _stand_in_for_landlock(rules: Any, pyseccomp: Any, version: int) -> None:
             for command in commands:
                 rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, command))
         # A uid of one's own is no help: another server on this machine may have given it too.
-        for name in _SIGNALS:
+        for name in (*_SIGNALS, "fork", "vfork"):
             rules.add_rule(pyseccomp.NOTIFY, name)
+        none = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, sum(_NAMESPACE_FLAGS), 0)
+        rules.add_rule(pyseccomp.NOTIFY, "clone", none)

@@ -121,6 +121,13 @@ def test_the_filter_stands_in_for_what_a_version_of_landlock_lacks(version: int)
     assert run(program, number_of("ftruncate")) == ALLOW
     for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"):
         assert run(program, number_of(name)) == (NOTIFY if version < 6 else ALLOW)
+    for name in ("fork", "vfork"):
+        if (number := number_of(name)) >= 0:  # arm64 has neither
+            assert run(program, number) == (NOTIFY if version < 6 else ALLOW)
+    for flags in (17, 0x3D0F00):  # what fork and pthread_create of C libraries ask for
+        assert run(program, number_of("clone"), flags) == (NOTIFY if version < 6 else ALLOW)
+    for flag in (0x00020000, 0x02000000, 0x10000000, 0x20000000, 0x40000000):
+        assert run(program, number_of("clone"), 17 | flag) == ERRNO | errno.EPERM
     owning = ERRNO | errno.EPERM if version < 6 else ALLOW
     for command in (8, 10, 15):  # F_SETOWN, F_SETSIG, F_SETOWN_EX
         assert run(program, number_of("fcntl"), 3, command) == owning

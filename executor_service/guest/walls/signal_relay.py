@@ -1,10 +1,11 @@
-"""Signals of a program where Landlock does not scope them: sent by the init of its box.
+"""Signals and forks of a program where Landlock does not scope signals: the init of its box decides about them.
 
-The filter of such a program (`seccomp`) leaves each call that signals somebody to a supervisor, which is the init. A
-process may signal itself, and the kernel goes on with that. Whomever else it means, the init looks whether that is
-below the init, and sends the signal itself, through a descriptor of the process that was taken before the look: process
-numbers can be given to others at any moment. Invariants: nothing outside of the box is signalled, nor the init; what is
-looked at are numbers that came with the call, never the caller's memory; where the init is gone, such calls fail.
+The filter of such a program (`seccomp`) leaves each call that signals somebody, or starts a process or thread, to a
+supervisor, which is the init. How many may be started, `fork_gate` knows. A process may signal itself, and the kernel
+goes on with that. Whomever else it means, the init looks whether that is below the init, and sends the signal itself,
+through a descriptor of the process that was taken before the look: process numbers can be given to others at any
+moment. Invariants: nothing outside of the box is signalled, nor the init; what is looked at are numbers that came with
+the call, never the caller's memory; where the init is gone, such calls fail.
 
 As on newer kernels EPERM tells that there is a process. What only oneself can be sent: a signal for one thread, and
 data with a signal (`sigqueue`).
@@ -23,6 +24,7 @@ import struct
 
 from executor_service.guest.walls import syscalls as sys_
 from executor_service.guest.walls import tree
+from executor_service.guest.walls.fork_gate import ForkGate
 
 _NOTIFICATION = struct.Struct("=Q I I i I Q 6Q")
 """Number, thread, flags; call, architecture, place, arguments."""
@@ -32,6 +34,9 @@ _GO_ON = 1
 """Flag of a reply: the kernel carries the call out."""
 _AT_ONCE = 16
 """Calls that are answered before the init looks at anything else."""
+_FORK = "fork"
+_STARTS = {"x86_64": (56, 57, 58)}
+"""Numbers of clone, fork and vfork; elsewhere there is clone alone."""
 _CALLS = {
     "x86_64": {62: "kill", 200: "tkill", 234: "tgkill", 129: "rt_sigqueueinfo", 297: "rt_tgsigqueueinfo", 424: "pidfd"},
 }
@@ -57,7 +62,24 @@ class SignalRelay:
         self._poll.register(self._ours, select.POLLIN)
         self._listener = -1
         self._root = os.getpid()
-        self._calls = _CALLS.get(os.uname().machine, _GENERIC)
+        machine = os.uname().machine
+        starts = _STARTS.get(machine, (220,))
+        self._calls = {**_CALLS.get(machine, _GENERIC), **dict.fromkeys(starts, _FORK)}
+        self._gate = ForkGate(self._root)
+        self._held: list[bytes] = []
+        """Numbers of calls that wait for the gate."""
+
+    @property
+    def exceeded(self) -> bool:
+        """True once the use wanted to start more processes and threads than it may have; who wanted to, waits."""
+        return self._gate.exceeded
+
+    def restrict(self, tasks: int) -> None:
+        """Processes and threads that the use may have; 0: somebody else counts them."""
+        self._gate.restrict(tasks)
+        held, self._held = self._held, []
+        for number in held:
+            self._start(number)
 
     def hand_over(self, listener: int, end: int) -> None:
         """In the worker, where `end` has this number. It keeps neither."""
@@ -78,6 +100,11 @@ class SignalRelay:
 
     def clear(self) -> None:
         """The use is over."""
+        self._gate.clear()
+        self._held.clear()
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
         if self._listener >= 0:
             self._poll.unregister(self._listener)
             os.close(self._listener)
@@ -94,15 +121,24 @@ class SignalRelay:
             if data is not None:
                 self._decide(data)
         if events and events[0][1] & select.POLLHUP:
-            self.clear()  # nobody is left who could call
+            self._stop_listening()  # nobody is left who could call
 
     def _decide(self, data: bytes) -> None:
         number, thread, _, call, _, _, *arguments = _NOTIFICATION.unpack(data)
         name = self._calls.get(call, "")
+        if name == _FORK:
+            self._start(_NUMBER.pack(number))
+            return
         # A thread that means itself, by its own number: nothing has to be looked up, and it is the most frequent.
         itself = name in _MEANT and arguments[_MEANT[name]] == thread
         result = None if itself else self._result(name, _NUMBER.pack(number), thread, arguments)
         sys_.reply(self._listener, _REPLY.pack(number, 0, -(result or 0), _GO_ON if result is None else 0))
+
+    def _start(self, number: bytes) -> None:
+        if self._gate.admits():
+            sys_.reply(self._listener, _REPLY.pack(*_NUMBER.unpack(number), 0, 0, _GO_ON))
+        else:
+            self._held.append(number)
 
     def _result(self, call: str, number: bytes, thread: int, arguments: list[int]) -> int | None:
         """An errno, 0 for what is done, None for what the kernel is to do: a process that signals itself, by a number

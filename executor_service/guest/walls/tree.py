@@ -100,18 +100,18 @@ def _kill_below(pid: int, root: int) -> None:
         os.close(handle)
 
 
-def more_tasks(root: int, most: int) -> bool:
-    """Says whether more than `most` processes and threads are below `root`. Looks at no more than it must: whoever has
-    to act on it competes with all of them for a processor."""
+def count_tasks(root: int, most: int) -> int:
+    """Processes and threads below `root`, as far as they have to be looked at to know that they are more than `most`:
+    whoever has to act on it competes with all of them for a processor."""
     if not _lists_children(root):
-        return sum(len(_threads(pid)) for pid in descendants(root)) > most
+        return sum(len(_threads(pid)) for pid in descendants(root))
     count, todo = 0, _children(root, _threads(root))
     while todo and count <= most:
         pid = todo.pop()
         threads = _threads(pid)
         count += len(threads)
         todo += _children(pid, threads)
-    return count > most
+    return count
 
 
 def _walk(pids: list[int], below: Callable[[int], list[int]]) -> list[int]:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from executor_service import Cause, ExecutionResult, ExecutorClient, FileStatus, Limits, Outcome
+from executor_service.guest.walls import landlock
 from tests.executor.adversarial.attempts import MARKER, printed, table
 from tests.executor.levels import Level
 
@@ -55,6 +56,23 @@ os.execv('/bin/bash', ['bash', '-c', 'f() { f | f & }; f; sleep 99'])
 @pytest.mark.parametrize("name", BOMBS)
 async def test_a_bomb_is_contained(executor: ExecutorClient, name: str) -> None:
     await contained(executor, BOMBS[name], Limits(processes=32, wall_time_s=2, cpu_time_s=4, memory_bytes=256 * MIB))
+
+
+async def test_where_the_init_is_asked_there_are_never_more_than_the_limit(
+    executor: ExecutorClient, level: Level
+) -> None:
+    if not level.landlock or level.version >= landlock.SCOPES:
+        pytest.skip("a control group, or the init's looks, count them")
+    code = """
+import threading
+for n in range(200):
+    if n % 2: threading.Thread(target=time.sleep, args=(9,)).start()
+    elif os.fork() == 0: time.sleep(9)
+    os.write(1, b".")
+"""
+    result = await contained(executor, code, Limits(processes=32, wall_time_s=20))
+    assert result.outcome is Outcome.PROCESS_LIMIT, result
+    assert len(result.stdout.data) == 31  # and itself
 
 
 async def test_many_zombies_are_only_its_own(executor: ExecutorClient) -> None:

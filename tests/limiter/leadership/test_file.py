@@ -180,7 +180,6 @@ def _slow(new: Path) -> Callable[[], None]:
 async def test_while_rosters_can_not_be_written_executors_come_and_go_and_programs_run_on(
     fault: Callable[[Path], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limiter.leadership.file._WRITE_WITHIN_S", 0.5)
     config = LimiterConfig(
         listen=ANYWHERE,
         admin_listen=ANYWHERE,
@@ -190,13 +189,14 @@ async def test_while_rosters_can_not_be_written_executors_come_and_go_and_progra
         state_file=str(tmp_path / "state"),
         fresh=True,
     )
-    async with LimiterServer(config) as server, asyncio.timeout(60):
+    async with LimiterServer(config) as server, asyncio.timeout(100):
         await server.wait_leading()
         term = asyncio.create_task(server.run())
         stays, leaves = ExecutorSession(server.address), ExecutorSession(server.address)
         async with stays, stays.acquire() as running:
             async with leaves:
                 await until(lambda: leaves.connected, within=30)
+                monkeypatch.setattr("limiter.leadership.file._WRITE_WITHIN_S", 0.5)
                 end = fault(tmp_path / "state.new")
             async with ExecutorSession(server.address, executor_id="joins") as joins:
                 await until(lambda: "the roster can't be kept" in joins._runner._reconnection.trouble, within=30)
