@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Case,
         CaseResult,
         Checker,
+        CheckerConvention,
         Comparison,
         FunctionCase,
         PytestCase,
@@ -66,6 +67,7 @@ __all__ = [
     "CaseResult",
     "Cause",
     "Checker",
+    "CheckerConvention",
     "Comparison",
     "Compilation",
     "Display",
@@ -117,8 +119,8 @@ __getattr__ = lazily(
             "Overloaded RunLost SessionBusy SessionNotFound WorkspaceTooLarge"
         ),
         "grading": (
-            "AssertCase Case CaseResult Checker Comparison FunctionCase PytestCase StdioCase Tolerance Verdict "
-            "VerifyResult"
+            "AssertCase Case CaseResult Checker CheckerConvention Comparison FunctionCase PytestCase StdioCase "
+            "Tolerance Verdict VerifyResult"
         ),
         "model": (
             "Cause Compilation Display ExecutionResult FileStatus InputFile IsolationLevel Limits Outcome Output "

@@ -7,31 +7,45 @@ candidate's wrong answer wherever the checker does not fail on the expected outp
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from executor_service.grading.model import StdioCase, Verdict
-from executor_service.grading.rules import BROKEN_CODE, PASSED, WRONG_CODES, Judgement
-from executor_service.model import Cause, ExecutionResult, Limits, Outcome, RunRequest
+from executor_service.grading.conventions import (
+    ANSWER,
+    INPUT,
+    MESSAGE,
+    OUTPUT,
+    POINTS_CODE,
+    RULES,
+    Rules,
+    verdict_of,
+)
+from executor_service.grading.model import CheckerConvention, StdioCase, Verdict
+from executor_service.grading.request import JudgeProgram
+from executor_service.grading.rules import BROKEN_CODE, Judgement
+from executor_service.model import Cause, ExecutionResult, FileStatus, Limits, Outcome, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.validation import MAX_CODE, LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors, shown
 
-INPUT, OUTPUT, ANSWER = "input", "output", "answer"
-"""Names of the files, in the order in which testlib's checkers take them."""
 SOURCE_FILE = "checker.py"
 _NAME = re.compile(r"[^\W\d]\w*")
 _VERDICT = ".verdict"
-"""File that a checker in Python writes its verdict to."""
-_VERDICT_BYTES = 64
+"""File that a checker in Python finds its token in, and writes its verdict to."""
+_RETURNED_BYTES = 16 << 10
+"""For the files by which such a program says its verdict."""
 _RUNS_CHECKER = f"""\
 def main():
-    import runpy, sys, traceback
+    import numbers, os, runpy, sys, traceback
 
-    token, name, paths = sys.stdin.read(), sys.argv[1], sys.argv[2:]
+    with open({_VERDICT!r}) as file:
+        token = file.read()
+    os.unlink({_VERDICT!r})
+    name, paths = sys.argv[1], sys.argv[2:]
     sys.argv[:] = [{SOURCE_FILE!r}, *paths]
 
     def judged():
@@ -41,28 +55,30 @@ def main():
             with open(path, "rb") as file:
                 texts.append(file.read().decode("utf-8", "replace"))
         verdict = names[name](*texts)
-        if verdict not in (True, False):
-            raise TypeError(f"{{name}} returned {{verdict!r}}, must return True or False")
-        return 0 if verdict else 1
+        if isinstance(verdict, bool) or type(verdict).__name__ in ("bool", "bool_"):  # numpy's too
+            return (0 if verdict else 1), ""
+        if isinstance(verdict, numbers.Real):
+            return {POINTS_CODE}, repr(float(verdict))
+        raise TypeError(f"{{name}} returned {{verdict!r}}, must return True, False or a number of points")
 
     def ended():
         try:
             runpy.run_path({SOURCE_FILE!r}, run_name="__main__")
         except SystemExit as error:
             if error.code is None or isinstance(error.code, int):
-                return error.code or 0
+                return (error.code or 0), ""
             print(error.code, file=sys.stderr)
-            return 1
-        return 0
+            return 1, ""
+        return 0, ""
 
     try:
-        code = judged() if name else ended()
+        code, points = judged() if name else ended()
     except BaseException:  # an exit is no verdict of a function
         traceback.print_exc()
-        code = {BROKEN_CODE} if name else 1
+        code, points = ({BROKEN_CODE} if name else 1), ""
     sys.stdout.flush()
     with open({_VERDICT!r}, "w") as file:
-        file.write(f"{{token}} {{code & 255}}")
+        file.write(f"{{token}} {{code & 255}} {{points}}")
     sys.exit(code)
 
 main()
@@ -101,40 +117,36 @@ def validate_checker(
     *,
     installed: Collection[str],
     policy: LimitPolicy,
-) -> RunRequest | None:
-    """The checker of a request, but for the three files of a case; None with what is wrong in `found`."""
+) -> JudgeProgram | None:
+    """The checker of a request; None with what is wrong in `found`."""
     checker, before = request.checker, len(found)
     in_python = checker.language in ("", "python")
-    taken = (INPUT, OUTPUT, ANSWER, *((SOURCE_FILE, _VERDICT) if in_python else ()))
+    convention, rules = _convention(found, "checker", checker)
+    taken = (*rules.names, *((SOURCE_FILE, _VERDICT) if in_python else ()))
     if not _names_are_free(found, "checker", checker, taken):
         return None
-    files = [*checker.files, *(pb.InputFile(path=name) for name in (INPUT, OUTPUT, ANSWER))]
-    code, args, entry = checker.code, [INPUT, OUTPUT, ANSWER], checker.entry_point
+    code, args, entry = checker.code, [*rules.checker_args], checker.entry_point
+    files = [*checker.files, *_files_of(rules, (INPUT, OUTPUT, ANSWER))]
     if entry:
-        if not in_python:
-            found.append(FieldError("checker.entry_point", f"is set, must not be for {shown(checker.language)}"))
-        if not _NAME.fullmatch(entry):
-            problem = f"is {shown(checker.entry_point)}, must be a function's name"
-            found.append(FieldError("checker.entry_point", problem))
+        _check_entry(found, checker, convention, in_python=in_python)
+        args = [INPUT, ANSWER, OUTPUT]
     if in_python:
         _check_source(found, "checker", code)
-        files.append(pb.InputFile(path=SOURCE_FILE, content=code.encode()))
-        code, args = _RUNS_CHECKER, [entry, *((INPUT, ANSWER, OUTPUT) if entry else args)]
+        files += [pb.InputFile(path=SOURCE_FILE, content=code.encode()), pb.InputFile(path=_VERDICT)]
+        code, args = _RUNS_CHECKER, [entry, *args]
     execution = pb.ExecuteCodeRequest(
         code=code,
         language=checker.language,
         args=args,
         files=files,
-        return_paths=[_VERDICT] if in_python else [],
+        return_paths=[*rules.returned, *([_VERDICT] if in_python else [])],
         limits=checker.limits,
         tenant=request.tenant,
     )
     program = _program(found, "checker", execution, installed, policy)
-    if program is None:
-        return None
-    _check_room(found, "checker", program, cases, limits.output_bytes)
-    own = replace(program.limits, return_bytes=max(program.limits.return_bytes, _VERDICT_BYTES))
-    return None if len(found) > before else replace(program, limits=own)
+    if program is not None:
+        _check_room(found, "checker", program, cases, limits.output_bytes)
+    return None if program is None or len(found) > before else _judge(program, convention, checker)
 
 
 def validate_interactor(
@@ -144,17 +156,23 @@ def validate_interactor(
     *,
     installed: Collection[str],
     policy: LimitPolicy,
-) -> RunRequest | None:
-    """The interactor of a request, but for the two files of a case; None with what is wrong in `found`."""
+) -> JudgeProgram | None:
+    """The interactor of a request; None with what is wrong in `found`."""
     interactor, before = request.interactor, len(found)
     in_python = interactor.language in ("", "python")
-    taken = (INPUT, OUTPUT, ANSWER, *((INTERACTOR_FILE,) if in_python else ()))
+    convention, rules = _convention(found, "interactor", interactor)
+    taken = (*rules.names, *((INTERACTOR_FILE,) if in_python else ()))
     if not _names_are_free(found, "interactor", interactor, taken):
         return None
     if interactor.entry_point:
         found.append(FieldError("interactor.entry_point", "is set, must not be: an interactor is a program"))
-    files = [*interactor.files, *(pb.InputFile(path=name) for name in (INPUT, ANSWER))]
-    code = interactor.code
+    checked = request.HasField("checker")
+    if checked and OUTPUT not in rules.names:
+        problem = (
+            f"is {convention} beside a checker, must be {CheckerConvention.TESTLIB}: only such ones write `output`"
+        )
+        found.append(FieldError("interactor.convention", problem))
+    code, files = interactor.code, [*interactor.files, *_files_of(rules, (INPUT, ANSWER))]
     if in_python:
         _check_source(found, "interactor", code)
         files.append(pb.InputFile(path=INTERACTOR_FILE, content=code.encode()))
@@ -162,16 +180,53 @@ def validate_interactor(
     execution = pb.ExecuteCodeRequest(
         code=code,
         language=interactor.language,
-        args=[INPUT, OUTPUT, ANSWER],
+        args=rules.interactor_args,
         files=files,
-        return_paths=[OUTPUT] if request.HasField("checker") else [],
+        return_paths=[*rules.returned, *([OUTPUT] if checked else [])],
         limits=interactor.limits,
         tenant=request.tenant,
     )
     program = _program(found, "interactor", execution, installed, policy)
     if program is not None:
         _check_room(found, "interactor", program, cases, 0)
-    return None if len(found) > before else program
+    return None if program is None or len(found) > before else _judge(program, convention, interactor)
+
+
+def _convention(found: list[FieldError], name: str, judge: pb.Checker) -> tuple[CheckerConvention, Rules]:
+    """Its convention with what that means; if it has none that is known, testlib's."""
+    if not 0 <= judge.full_points < math.inf:
+        found.append(FieldError(f"{name}.full_points", f"is {judge.full_points}, must be a number above 0, or 0: 1"))
+    convention = CheckerConvention.TESTLIB
+    if judge.convention not in pb.CheckerConvention.values():
+        names = ", ".join(CheckerConvention)
+        found.append(FieldError(f"{name}.convention", f"is {judge.convention}, must be one of {names}"))
+    elif judge.convention:
+        convention = CheckerConvention(pb.CheckerConvention.Name(judge.convention).removeprefix("CHECKER_CONVENTION_"))
+    return convention, RULES[convention]
+
+
+def _files_of(rules: Rules, names: Sequence[str]) -> list[pb.InputFile]:
+    """Files of a case; they are empty until there is one. One in a folder makes the folder."""
+    message = [MESSAGE] if MESSAGE in rules.returned else []
+    return [pb.InputFile(path=name) for name in (*(each for each in names if each in rules.names), *message)]
+
+
+def _check_entry(
+    found: list[FieldError], checker: pb.Checker, convention: CheckerConvention, *, in_python: bool
+) -> None:
+    name = "checker.entry_point"
+    if not in_python:
+        found.append(FieldError(name, f"is set, must not be for {shown(checker.language)}"))
+    if convention is not CheckerConvention.TESTLIB:
+        found.append(FieldError(name, f"is set, must not be with the convention {convention}"))
+    if not _NAME.fullmatch(checker.entry_point):
+        found.append(FieldError(name, f"is {shown(checker.entry_point)}, must be a function's name"))
+
+
+def _judge(program: RunRequest, convention: CheckerConvention, judge: pb.Checker) -> JudgeProgram:
+    room = max(program.limits.return_bytes, _RETURNED_BYTES) if program.return_paths else program.limits.return_bytes
+    limits = replace(program.limits, return_bytes=room)
+    return JudgeProgram(replace(program, limits=limits), convention, judge.full_points or 1.0)
 
 
 def _names_are_free(found: list[FieldError], name: str, judge: pb.Checker, taken: Collection[str]) -> bool:
@@ -217,37 +272,46 @@ def _check_room(
         found.append(FieldError(f"{name}.limits.disk_bytes", problem))
 
 
-def new_token(checker: RunRequest) -> str:
+def new_token(checker: JudgeProgram) -> str:
     """Token that one run of the checker returns with its verdict; empty if the run can't return it."""
-    return secrets.token_hex(16) if checker.return_paths else ""
+    return secrets.token_hex(16) if _VERDICT in checker.program.return_paths else ""
 
 
-def check_request(checker: RunRequest, case: StdioCase, output: bytes, token: str) -> RunRequest:
+def check_request(checker: JudgeProgram, case: StdioCase, output: bytes, token: str) -> RunRequest:
     """The run that checks `output`."""
-    contents = {INPUT: case.stdin, OUTPUT: output, ANSWER: case.expected_stdout}
-    files = [replace(file, content=contents.get(file.path, file.content)) for file in checker.files]
-    return replace(checker, files=tuple(files), stdin=token.encode())
+    contents = {INPUT: case.stdin, OUTPUT: output, ANSWER: case.expected_stdout, _VERDICT: token.encode()}
+    by_file = OUTPUT in RULES[checker.convention].names
+    return replace(_with_files(checker.program, contents), stdin=b"" if by_file else output)
 
 
-def interactor_request(interactor: RunRequest, case: StdioCase) -> RunRequest:
+def interactor_request(interactor: JudgeProgram, case: StdioCase) -> RunRequest:
     """The run that talks with a candidate in this case."""
-    contents = {INPUT: case.stdin, ANSWER: case.expected_stdout}
-    files = [replace(file, content=contents.get(file.path, file.content)) for file in interactor.files]
-    return replace(interactor, files=tuple(files))
+    return _with_files(interactor.program, {INPUT: case.stdin, ANSWER: case.expected_stdout})
 
 
-def judge_check_run(check: ExecutionResult, token: str) -> Judgement | None:
+def _with_files(program: RunRequest, contents: dict[str, bytes]) -> RunRequest:
+    files = [replace(file, content=contents.get(file.path, file.content)) for file in program.files]
+    return replace(program, files=tuple(files))
+
+
+def judge_check_run(checker: JudgeProgram, check: ExecutionResult, token: str) -> Judgement | None:
     """Returns what a run of the checker says; None: it failed. Without a `token` its exit code alone counts."""
     if check.cause is Cause.INFRA:
         return Judgement(Verdict.ERROR, Cause.INFRA, f"The checker could not be run: {check.message}")
-    if token and [file.content for file in check.files] != [f"{token} {check.exit_code}".encode()]:
-        return None
-    if check.outcome is Outcome.FINISHED:
-        return PASSED
-    if check.outcome is Outcome.NONZERO_EXIT and check.exit_code in WRONG_CODES:
-        said = (check.stderr.text or check.stdout.text).strip()[:1000]
-        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The checker does not accept the output.")
-    return None
+    points = ""
+    if token:
+        said = next((file for file in check.files if file.path == _VERDICT), None)
+        if said is None or said.status is not FileStatus.RETURNED:
+            return None
+        begins, _, points = said.content.decode("utf-8", "replace").rpartition(" ")
+        if begins != f"{token} {check.exit_code}":
+            return None
+    return verdict_of(checker, check, "The checker does not accept the output.", points)
+
+
+def judge_interactor_run(interactor: JudgeProgram, run: ExecutionResult) -> Judgement | None:
+    """Returns what a run of the interactor says; None: it failed."""
+    return verdict_of(interactor, run, "The interactor does not accept what it said.")
 
 
 def judge_not_built(name: str, built: ExecutionResult) -> Judgement:

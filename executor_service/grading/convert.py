@@ -82,7 +82,7 @@ def verify_request(
 def case_to_proto(case: Case) -> pb.VerifyCase:
     match case:
         case StdioCase():
-            stdio = pb.StdioCase(stdin=case.stdin, expected_stdout=case.expected_stdout)
+            stdio = pb.StdioCase(stdin=case.stdin, expected_stdout=case.expected_stdout, alternatives=case.alternatives)
             return pb.VerifyCase(case_id=case.case_id, stdio=stdio)
         case FunctionCase():
             return pb.VerifyCase(case_id=case.case_id, function=_function_to_proto(case))

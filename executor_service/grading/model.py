@@ -49,12 +49,23 @@ class Tolerance:
     """As a share of the larger number."""
 
 
+class CheckerConvention(StrEnum):
+    """Ways to call a checker or interactor, and to hear its verdict."""
+
+    TESTLIB = "TESTLIB"
+    """That of Codeforces."""
+    KATTIS = "KATTIS"
+    """That of Kattis's problem packages: "output validators"."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checker:
     """A program of the task that decides whether what a candidate printed is right, in a sandbox of its own.
 
     It finds the files `input`, `output` (of the candidate) and `answer` (expected), is called with these names as
-    testlib's checkers are, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
+    testlib's checkers are, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong; 7 right in part, beside a line
+    `points 0.5` on standard error. By Kattis's convention it is called with `input answer feedback/`, reads the output
+    from standard input, and says by its exit code: 42 right, 43 wrong.
 
     As an interactor it runs beside the candidate, joined by their standard streams; it finds `input` and `answer`, may
     write `output`, and says the same by its exit code, and by 3 that it has failed itself. It has no `entry_point`.
@@ -64,9 +75,12 @@ class Checker:
     language: str = "python"
     entry_point: str = ""
     """For python, instead of exit codes: a function of the source. Called with input, expected output and output, as
-    texts, it returns True or False."""
+    texts, it returns True or False, or points."""
     files: tuple[InputFile, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    convention: CheckerConvention = CheckerConvention.TESTLIB
+    full_points: float = 1.0
+    """Points that are a whole case."""
 
 
 class Verdict(StrEnum):
@@ -84,6 +98,8 @@ class Verdict(StrEnum):
     """An earlier case did not pass, and `stop_on_failure` was set; the cause is that of the cases before."""
     ERROR = "ERROR"
     """The check could not be done; the cause is INFRA."""
+    PARTIAL = "PARTIAL"
+    """The candidate is right in part: see the score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,8 @@ class StdioCase:
     stdin: bytes
     expected_stdout: bytes
     case_id: str = ""
+    alternatives: tuple[bytes, ...] = ()
+    """Other outputs that are right too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,8 @@ class CaseResult:
     """For FUNCTION: the value that it returned, as the text of `grading.values`; None where there is none to show."""
     message: str = ""
     """One sentence for people. It may quote the test."""
+    score: float = 0.0
+    """From 0 to 1: 1 for PASSED, between for PARTIAL, else 0."""
 
     @property
     def passed(self) -> bool:

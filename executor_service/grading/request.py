@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from executor_service.grading.comparison import TOLERANCE
-from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
+from executor_service.grading.model import (
+    AssertCase,
+    CheckerConvention,
+    Comparison,
+    PytestCase,
+    StdioCase,
+    Tolerance,
+    VerifyStyle,
+)
 from executor_service.model import InputFile, RunRequest
 
 
@@ -25,6 +33,16 @@ CheckedCase = StdioCase | FunctionCall | AssertCase | PytestCase
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeProgram:
+    """A checker or interactor."""
+
+    program: RunRequest
+    """Complete but for the files of a case."""
+    convention: CheckerConvention
+    full_points: float
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """A candidate and its cases. Every case has an id."""
 
@@ -38,7 +56,7 @@ class VerifyRequest:
     stop_on_failure: bool = False
     tolerance: Tolerance = TOLERANCE
     """For Comparison.FLOAT."""
-    checker: RunRequest | None = None
-    """Decides in place of `comparison`: complete but for the three files of a case."""
-    interactor: RunRequest | None = None
-    """Talks with the candidate in each case: complete but for the two files of a case."""
+    checker: JudgeProgram | None = None
+    """Decides in place of `comparison`."""
+    interactor: JudgeProgram | None = None
+    """Talks with the candidate in each case."""

@@ -52,11 +52,11 @@ class Judgement:
     message: str = ""
     actual: bytes | None = None
     """Text of the returned value."""
+    score: float = 0.0
+    """For PARTIAL: from 0 to 1."""
 
 
 PASSED = Judgement(Verdict.PASSED, Cause.POLICY)
-WRONG_CODES = (1, 2, 4, 8)
-"""Exit codes of testlib: wrong answer, presentation error, too much output, unexpected end of file."""
 BROKEN_CODE = 3
 """Exit code of testlib: the program of the task has failed."""
 
@@ -90,19 +90,24 @@ def judge_program(execution: ExecutionResult) -> Judgement:
 
 
 def judge_interaction(
-    candidate: ExecutionResult, interactor: ExecutionResult, *, candidate_first: bool, spoke: bool
+    candidate: ExecutionResult,
+    interactor: ExecutionResult,
+    verdict: Judgement | None,
+    *,
+    candidate_first: bool,
+    spoke: bool,
 ) -> Judgement:
-    """For a candidate that has talked with an interactor. `candidate_first`: it ended before the interactor did;
-    `spoke`: it has printed anything.
+    """For a candidate that has talked with an interactor. `verdict` is what that said by the way it ended; None: it
+    failed. `candidate_first`: the candidate ended before the interactor did; `spoke`: it has printed anything.
 
-    What the interactor says by its exit code counts as a checker's does. If it fails otherwise once the candidate has
-    spoken, that is the candidate's doing; only `BROKEN_CODE` says that it is not.
+    If an interactor fails once the candidate has spoken, that is the candidate's doing; only `BROKEN_CODE` says that it
+    is not.
     """
     for each in (candidate, interactor):
         if each.cause is Cause.INFRA:
             return Judgement(Verdict.ERROR, Cause.INFRA, each.message)
-    if interactor.outcome is Outcome.FINISHED:
-        return PASSED if candidate.outcome is Outcome.FINISHED else _not_finished(candidate)
+    if verdict is not None and verdict.verdict in (Verdict.PASSED, Verdict.PARTIAL):
+        return verdict if candidate.outcome is Outcome.FINISHED else _not_finished(candidate)
     said = (interactor.stderr.text.strip() or interactor.message)[:1000]
     if interactor.outcome is Outcome.NONZERO_EXIT and interactor.exit_code == BROKEN_CODE:
         return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"The interactor says that it failed itself: {said}")
@@ -112,8 +117,8 @@ def judge_interaction(
         how = f"({interactor.outcome}, exit code {interactor.exit_code})"
         problem = f"The interactor ended before the candidate had said anything {how}: {said}"
         return Judgement(Verdict.BROKEN_CASE, Cause.TASK, problem)
-    if interactor.outcome is Outcome.NONZERO_EXIT and interactor.exit_code in WRONG_CODES:
-        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The interactor does not accept what it said.")
+    if verdict is not None:
+        return verdict
     how = f"The interactor failed on what the candidate said ({interactor.outcome})"
     return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, f"{how}: {said}" if said else f"{how}.")
 

@@ -23,6 +23,7 @@ MAX_SOURCE = 1 << 20
 MAX_STDIN = 64 << 20
 MAX_ID = 128
 MAX_NODE_ID = 4096
+MAX_ALTERNATIVES = 64
 MAX_ARGUMENTS = 1024
 """Most arguments of one call."""
 MAX_VALUES_BYTES, MAX_VALUES_PARTS = 32 << 20, 4 * MAX_NODES
@@ -152,6 +153,10 @@ def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: Ve
             found.append(FieldError(name, f"is set, must not be for {style.value}: only STDIO uses it"))
         if request.comparison:
             found.append(FieldError("comparison", f"is set beside {name}, must be one of them"))
+        given = (index for index, case in enumerate(request.cases) if case.stdio.alternatives)
+        if (index := next(given, None)) is not None:
+            problem = f"are set beside {name}, which decides: must be empty"
+            found.append(FieldError(f"cases[{index}].stdio.alternatives", problem))
     if style is not VerifyStyle.STDIO and canonical(request.language) != "python":
         found.append(FieldError("language", f"is {shown(request.language)}, must be python for {style.value}"))
     if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):
@@ -240,7 +245,11 @@ def _stdio(found: list[FieldError], field: str, case_id: str, case: pb.StdioCase
             f"has {len(case.expected_stdout)} bytes, must have at most limits.output_bytes ({limits.output_bytes})"
         )
         found.append(FieldError(f"{field}.expected_stdout", problem))
-    return StdioCase(case.stdin, case.expected_stdout, case_id)
+    _most(found, f"{field}.alternatives", len(case.alternatives), MAX_ALTERNATIVES, "entries")
+    if max(map(len, case.alternatives), default=0) > limits.output_bytes:
+        problem = f"has an entry of more bytes than limits.output_bytes ({limits.output_bytes})"
+        found.append(FieldError(f"{field}.alternatives", problem))
+    return StdioCase(case.stdin, case.expected_stdout, case_id, tuple(case.alternatives))
 
 
 def _assertion(found: list[FieldError], field: str, case_id: str, case: pb.AssertCase) -> AssertCase:

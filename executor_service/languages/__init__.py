@@ -47,6 +47,7 @@ _ALIASES = {
     "shell": "bash",
     "sqlite": "sql",
     "ts": "typescript",
+    "txt": "text",
 }
 
 

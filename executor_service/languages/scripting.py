@@ -83,6 +83,15 @@ SCRIPTING = (
         binds=("/etc/racket",),
         install="racket",
     ),
+    # What is to be printed, as it is: the answer to a task that asks for an output and not for a program.
+    LanguageSpec(
+        "text",
+        "main.txt",
+        run=("{cat}", "main.txt"),
+        probe=("{cat}", "--version"),
+        tools={"cat": ("cat",)},
+        install="coreutils",
+    ),
     # SandboxFusion declares the name and has no runner for it. Here the statements run on an empty database in memory;
     # rows are printed as the sqlite3 program prints them, and the first error ends it.
     LanguageSpec(

@@ -261,6 +261,8 @@ class _VerdictEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """Not run, because an earlier case failed and `stop_on_failure` was set."""
     VERDICT_ERROR: _Verdict.ValueType  # 6
     """The check could not be done. The cause is INFRA."""
+    VERDICT_PARTIAL: _Verdict.ValueType  # 7
+    """The candidate is right in part: `score` of the result says how much."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """The verdict on one case."""
@@ -279,7 +281,33 @@ VERDICT_NOT_RUN: Verdict.ValueType  # 5
 """Not run, because an earlier case failed and `stop_on_failure` was set."""
 VERDICT_ERROR: Verdict.ValueType  # 6
 """The check could not be done. The cause is INFRA."""
+VERDICT_PARTIAL: Verdict.ValueType  # 7
+"""The candidate is right in part: `score` of the result says how much."""
 global___Verdict = Verdict
+
+class _CheckerConvention:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CheckerConventionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CheckerConvention.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CHECKER_CONVENTION_UNSPECIFIED: _CheckerConvention.ValueType  # 0
+    """As CHECKER_CONVENTION_TESTLIB."""
+    CHECKER_CONVENTION_TESTLIB: _CheckerConvention.ValueType  # 1
+    """testlib's, of Codeforces."""
+    CHECKER_CONVENTION_KATTIS: _CheckerConvention.ValueType  # 2
+    """Kattis's, of the problem package format: "output validators"."""
+
+class CheckerConvention(_CheckerConvention, metaclass=_CheckerConventionEnumTypeWrapper):
+    """How a checker or interactor is called, and how it says its verdict."""
+
+CHECKER_CONVENTION_UNSPECIFIED: CheckerConvention.ValueType  # 0
+"""As CHECKER_CONVENTION_TESTLIB."""
+CHECKER_CONVENTION_TESTLIB: CheckerConvention.ValueType  # 1
+"""testlib's, of Codeforces."""
+CHECKER_CONVENTION_KATTIS: CheckerConvention.ValueType  # 2
+"""Kattis's, of the problem package format: "output validators"."""
+global___CheckerConvention = CheckerConvention
 
 @typing.final
 class InputFile(google.protobuf.message.Message):
@@ -1126,17 +1154,25 @@ class StdioCase(google.protobuf.message.Message):
 
     STDIN_FIELD_NUMBER: builtins.int
     EXPECTED_STDOUT_FIELD_NUMBER: builtins.int
+    ALTERNATIVES_FIELD_NUMBER: builtins.int
     stdin: builtins.bytes
     """Standard input."""
     expected_stdout: builtins.bytes
     """Expected standard output."""
+    @property
+    def alternatives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Other outputs that are right too, each compared as `expected_stdout` is. At most 64. Must be empty with a checker or
+        an interactor.
+        """
+
     def __init__(
         self,
         *,
         stdin: builtins.bytes = ...,
         expected_stdout: builtins.bytes = ...,
+        alternatives: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["expected_stdout", b"expected_stdout", "stdin", b"stdin"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["alternatives", b"alternatives", "expected_stdout", b"expected_stdout", "stdin", b"stdin"]) -> None: ...
 
 global___StdioCase = StdioCase
 
@@ -1262,11 +1298,16 @@ class Checker(google.protobuf.message.Message):
     after the candidate has ended, and finds three files: `input` (the case's standard input), `output` (what the
     candidate printed) and `answer` (the case's expected standard output).
 
-    As testlib's checkers it is called with these three names, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
+    As testlib's checkers it is called with these three names, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong; 7
+    right in part, if a single line of its standard error begins with `points` and a number, e.g. `points 0.5 one of two`.
     Anything else is a failure of the checker. It is then run once more, on the expected output in place of the
     candidate's: where that fails too the case is broken, else the candidate's output is wrong. One in Python has to come to
     its end: what ends it by force, as `os._exit` does, is a failure too, whatever the exit code. In other languages the
     exit code is all that is heard: such a checker must not run what a candidate printed.
+
+    By Kattis's convention it is called with `input answer feedback/`, the candidate's output is its standard input, and it
+    says by its exit code: 42 right, 43 wrong. In the folder `feedback` it may leave `judgemessage.txt`, and with exit code
+    42 `score.txt` (points) or `score_multiplier.txt` (from 0 to 1).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1276,14 +1317,21 @@ class Checker(google.protobuf.message.Message):
     ENTRY_POINT_FIELD_NUMBER: builtins.int
     FILES_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
+    CONVENTION_FIELD_NUMBER: builtins.int
+    FULL_POINTS_FIELD_NUMBER: builtins.int
     code: builtins.str
     """Source. Not empty, at most 1 MiB."""
     language: builtins.str
     """Its language. Empty: `python`."""
     entry_point: builtins.str
     """For python, instead of exit codes: name of a function of the source. It is called with input, expected output and
-    output as texts (what is not UTF-8 is replaced), and returns True or False.
+    output as texts (what is not UTF-8 is replaced), and returns True or False, or points as a number. Must be empty
+    with Kattis's convention.
     """
+    convention: global___CheckerConvention.ValueType
+    """How it is called. Unset: testlib's."""
+    full_points: builtins.float
+    """Points that are a whole case: from there on it has passed, at 0 it is wrong, between it is PARTIAL. 0: 1."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFile]:
         """Files that it finds beside the three. At most 1,024."""
@@ -1300,9 +1348,11 @@ class Checker(google.protobuf.message.Message):
         entry_point: builtins.str = ...,
         files: collections.abc.Iterable[global___InputFile] | None = ...,
         limits: global___Limits | None = ...,
+        convention: global___CheckerConvention.ValueType = ...,
+        full_points: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "convention", b"convention", "entry_point", b"entry_point", "files", b"files", "full_points", b"full_points", "language", b"language", "limits", b"limits"]) -> None: ...
 
 global___Checker = Checker
 
@@ -1422,12 +1472,13 @@ class VerifyCodeRequest(google.protobuf.message.Message):
         """For STDIO, instead of `comparison`: a program of the task that talks with the candidate while both run. What one of
         them prints is the other's standard input; `stdin` of the case is the interactor's file `input`, `expected_stdout`
         its file `answer`. As testlib's interactors it is called with the names `input`, `output` and `answer`, and says by
-        its exit code: 0 right, if the candidate ends with 0 too; 1, 2, 4 or 8 wrong; 3: it has failed itself, and the case
-        is broken. It is broken too if the interactor does not compile, can't be loaded (Python), or ends with anything but
-        0 before the candidate has ended or printed anything; once it has, every other failure is the candidate's wrong
-        answer. With `checker` that decides about the file `output`, which the interactor writes, once the interactor has
-        ended with 0. Its `entry_point` must be empty. Each of the two is charged for the time from the other's words to its
-        own; `limits.wall_time_s` of the candidate are added to those of the interactor.
+        its exit code: 0 right, if the candidate ends with 0 too; 1, 2, 4 or 8 wrong; 7 right in part, as a checker says it;
+        3: it has failed itself, and the case is broken. Kattis's convention is as for a checker, but for standard input. The
+        case is broken too if the interactor does not compile, can't be loaded (Python), or ends, and not with a right
+        answer, before the candidate has ended or printed anything; once it has, every other failure is the candidate's wrong
+        answer. With `checker` that decides about the file `output`, which the interactor writes (by testlib's convention),
+        once the interactor has ended with 0. Its `entry_point` must be empty. Each of the two is charged for the time from
+        the other's words to its own; `limits.wall_time_s` of the candidate are added to those of the interactor.
         """
 
     def __init__(
@@ -1468,6 +1519,7 @@ class CaseResult(google.protobuf.message.Message):
     EXECUTION_FIELD_NUMBER: builtins.int
     ACTUAL_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
     case_id: builtins.str
     """As in the request, or its index."""
     verdict: global___Verdict.ValueType
@@ -1478,6 +1530,8 @@ class CaseResult(google.protobuf.message.Message):
     """For FUNCTION: the value that it returned, as in FunctionCase. Empty: there is none, or it is too large to show."""
     message: builtins.str
     """One sentence for people."""
+    score: builtins.float
+    """From 0 to 1: 1 for PASSED, between for PARTIAL, else 0."""
     @property
     def execution(self) -> global___ExecutionResult:
         """What became of the candidate in this case. Its `compilation` has no output: the response has it, once."""
@@ -1491,9 +1545,10 @@ class CaseResult(google.protobuf.message.Message):
         execution: global___ExecutionResult | None = ...,
         actual: builtins.str = ...,
         message: builtins.str = ...,
+        score: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["execution", b"execution"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actual", b"actual", "case_id", b"case_id", "cause", b"cause", "execution", b"execution", "message", b"message", "verdict", b"verdict"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actual", b"actual", "case_id", b"case_id", "cause", b"cause", "execution", b"execution", "message", b"message", "score", b"score", "verdict", b"verdict"]) -> None: ...
 
 global___CaseResult = CaseResult
 

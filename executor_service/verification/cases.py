@@ -13,7 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from executor_service.grading.apart import ComparedAnswer
-from executor_service.grading.checker import interactor_request, judge_not_built
+from executor_service.grading.checker import interactor_request, judge_interactor_run, judge_not_built
+from executor_service.grading.conventions import OUTPUT, accepts
 from executor_service.grading.model import AssertCase, PytestCase, StdioCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
 from executor_service.grading.rules import (
@@ -224,6 +225,7 @@ class InteractionBackend(CaseBackend):
     def __init__(self, grader: Grader, request: VerifyRequest, case: StdioCase) -> None:
         super().__init__(grader, request)
         assert request.interactor is not None
+        self._judge = request.interactor
         self._interactor = interactor_request(request.interactor, case)
         self.output = b""
         """Contents of the file that the interactor has written, if a checker is to see it."""
@@ -251,16 +253,20 @@ class InteractionBackend(CaseBackend):
             # It is charged for its waiting too, where the candidate has said a part of what it waits for.
             extra_s = self._interactor.limits.wall_time_s
             interactor = Talker(judge_sandbox, self.grader.clock, limit_s + extra_s)
-            candidate_first = await join(candidate, interactor)
+            candidate_first = await join(candidate, interactor, lambda code: accepts(self._judge, code))
         assert candidate.report is not None
         assert interactor.report is not None
         facts = {"compilation": built[0].compilation, "setup_time_s": setup_s}
         result = judged(attempt, replace(candidate.report, wall_s=candidate.used_s), **facts)
         decided = judged(judge_attempt, interactor.report)
-        if not candidate_first and decided.outcome is not Outcome.FINISHED and candidate.report.killed is Killed.NOT:
+        verdict = judge_interactor_run(self._judge, decided)
+        accepted = not interactor.report.signal and accepts(self._judge, interactor.report.code)
+        if not candidate_first and not accepted and candidate.report.killed is Killed.NOT:
             result = replace(result, outcome=Outcome.FINISHED, message="", exit_code=0, signal=0)  # it was ended
-        self.finding = judge_interaction(result, decided, candidate_first=candidate_first, spoke=candidate.spoke)
-        self.output = decided.files[0].content if decided.files else b""
+        self.finding = judge_interaction(
+            result, decided, verdict, candidate_first=candidate_first, spoke=candidate.spoke
+        )
+        self.output = next((file.content for file in decided.files if file.path == OUTPUT), b"")
         return result
 
 

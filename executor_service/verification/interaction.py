@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from executor_service.runs.wall_time import WallTime
 from executor_service.sandbox.checkout import SandboxRun
@@ -113,9 +114,10 @@ class Talker:
                 pass
 
 
-async def join(candidate: Talker, interactor: Talker) -> bool:
-    """Runs both, until both have ended; then each has a report. An interactor that ends with anything but 0 ends the
-    candidate too. True if the candidate was the first to end. Raises SandboxFailure if there is no report of one."""
+async def join(candidate: Talker, interactor: Talker, accepts: Callable[[int], bool]) -> bool:
+    """Runs both, until both have ended; then each has a report. An interactor that does not end with an exit code that
+    `accepts` ends the candidate too. True if the candidate was the first to end. Raises SandboxFailure if there is no
+    report of one."""
     candidate_first = False
 
     async def run(one: Talker, other: Talker) -> None:
@@ -126,7 +128,7 @@ async def join(candidate: Talker, interactor: Talker) -> bool:
             clock.cancel()
         if one is candidate:
             candidate_first = not interactor.ended.is_set()
-        elif one.report is not None and (one.report.code or one.report.signal):
+        elif one.report is not None and (one.report.signal or not accepts(one.report.code)):
             candidate.sandbox.kill(Killed.NOT)
 
     async with asyncio.TaskGroup() as tasks:

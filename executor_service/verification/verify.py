@@ -19,7 +19,7 @@ from typing import cast
 from executor_service.grading.apart import MOST_HERE, ComparedAnswer, finding_of
 from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult, VerifyStyle
-from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
+from executor_service.grading.request import CheckedCase, FunctionCall, JudgeProgram, VerifyRequest
 from executor_service.grading.rules import (
     PASSED,
     Judgement,
@@ -201,10 +201,9 @@ class _Cases:
         if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
             if self._request.checker is not None or judge_program(run.execution) is not PASSED:
                 return False
-            found = self._answer(run.case, run.execution).at_sight()
-        else:
-            answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
-            found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
+            return any(answer.at_sight() is PASSED for answer in self._answers(run.case, run.execution))
+        answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
+        found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
         return found is not None and found.verdict is Verdict.PASSED
 
     def _failed(self) -> bool:
@@ -241,19 +240,32 @@ class _Cases:
         if finding is not PASSED:
             return finding
         if request.checker is None:
-            return await self._compared(self._answer(case, execution))
+            return await self._compared_with_each(self._answers(case, execution))
         return await self._checked(request.checker, case, execution.stdout.data)
 
-    async def _checked(self, checker: RunRequest, case: StdioCase, output: bytes) -> Judgement:
+    async def _checked(self, checker: JudgeProgram, case: StdioCase, output: bytes) -> Judgement:
         """Verdict of the task's checker on an output."""
         check, said = await self._check(checker, case, output)
         if said is not None:
             return said
         return judge_control(check, (await self._check(checker, case, case.expected_stdout))[1])
 
-    def _answer(self, case: StdioCase, execution: ExecutionResult) -> ComparedAnswer:
-        request = self._request
-        return ComparedAnswer(case.expected_stdout, execution.stdout.data, request.comparison, request.tolerance)
+    def _answers(self, case: StdioCase, execution: ExecutionResult) -> list[ComparedAnswer]:
+        """The output beside each that is right."""
+        request, printed = self._request, execution.stdout.data
+        right = (case.expected_stdout, *case.alternatives)
+        return [ComparedAnswer(each, printed, request.comparison, request.tolerance) for each in right]
+
+    async def _compared_with_each(self, answers: Sequence[ComparedAnswer]) -> Judgement:
+        """PASSED if one comparison says so; else the first that could not be made, or was made."""
+        if any(answer.at_sight() is PASSED for answer in answers):
+            return PASSED
+        found: list[Judgement] = []
+        for answer in answers:
+            found.append(await self._compared(answer))
+            if found[-1].verdict is Verdict.PASSED:
+                return found[-1]
+        return next((each for each in found if each.cause is Cause.INFRA), found[0])
 
     async def _compared(self, answer: ComparedAnswer) -> Judgement:
         """A large one in a run of its own, like one of a checker."""
@@ -266,12 +278,12 @@ class _Cases:
         return finding_of(await self._run(lambda: self._runs.execute(program, b"")))
 
     async def _check(
-        self, checker: RunRequest, case: StdioCase, output: bytes
+        self, checker: JudgeProgram, case: StdioCase, output: bytes
     ) -> tuple[ExecutionResult, Judgement | None]:
         """A run like any other: with a place in the queue, a lease and a sandbox of its own; and what it says."""
         token = new_token(checker)
         check = await self._run(lambda: self._runs.execute(check_request(checker, case, output, token), b""))
-        return check, judge_check_run(check, token)
+        return check, judge_check_run(checker, check, token)
 
     def _run_request(self, stdin: bytes) -> RunRequest:
         return replace(self._request.program, stdin=stdin, request_id="")
@@ -302,7 +314,8 @@ class _Cases:
 
 
 def _result(case_id: str, finding: Judgement, execution: ExecutionResult | None) -> CaseResult:
-    return CaseResult(case_id, finding.verdict, finding.cause, execution, finding.actual, finding.message)
+    score = 1.0 if finding.verdict is Verdict.PASSED else finding.score
+    return CaseResult(case_id, finding.verdict, finding.cause, execution, finding.actual, finding.message, score)
 
 
 def _error(case: CheckedCase, error: Exception) -> CaseResult:

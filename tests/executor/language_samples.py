@@ -16,10 +16,10 @@ class Sample:
     hello: str
     """Reads a line, and prints `hello ` and that line."""
     broken: str
-    """Not valid; what is said about it names `said`."""
+    """Not valid; what is said about it names `said`. Empty: nothing is."""
     said: str
     endless: str
-    """Never ends."""
+    """Never ends. Empty: everything does."""
 
 
 C_ENDLESS = "int main(void) { for (volatile int i = 0;; i++); }"
@@ -67,6 +67,7 @@ SAMPLES = (
         "syntax error",
         "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n;",
     ),
+    Sample("text", "hello world\n", "", "", ""),
     Sample(
         "nodejs",
         "console.log('hello ' + require('fs').readFileSync(0, 'utf8').trim());",

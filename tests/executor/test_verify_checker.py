@@ -8,6 +8,7 @@ import pytest
 from executor_service import (
     Cause,
     Checker,
+    CheckerConvention,
     Comparison,
     ExecutorClient,
     FunctionCase,
@@ -32,6 +33,7 @@ TESTLIB = Checker(
     "sys.exit(0 if sorted(output.split()) == sorted(answer.split()) else 'sizes differ' and 1)\n"
 )
 CASE = StdioCase(b"in", b"3 1 2")
+KATTIS = CheckerConvention.KATTIS
 
 
 @pytest.mark.parametrize("checker", [ANY_ORDER, TESTLIB])
@@ -56,7 +58,9 @@ async def test_who_breaks_a_checker_is_wrong(executor: ExecutorClient) -> None:
     "code",
     [
         "def check(given, expected, actual):\n    raise RuntimeError('broken')",
-        "def check(given, expected, actual):\n    return 0.5",
+        "def check(given, expected, actual):\n    return 'half'",
+        "def check(given, expected, actual):\n    return 1.5",
+        "def check(given, expected, actual):\n    return float('nan')",
         "def check(given, expected, actual):\n    raise SystemExit(0)",
         "def other(): pass",
         "def check(:",
@@ -135,6 +139,14 @@ async def test_numbers_may_differ_by_the_tolerance(
         ({"checker": Checker("x", files=(InputFile("answer", b""),))}, {"checker.files[0].path"}),
         ({"checker": Checker("x", limits=Limits(disk_bytes=4096))}, {"checker.limits.disk_bytes"}),
         ({"checker": Checker("x"), "comparison": Comparison.EXACT}, {"comparison"}),
+        ({"checker": Checker("x", full_points=-1)}, {"checker.full_points"}),
+        ({"checker": Checker("x", full_points=float("inf"))}, {"checker.full_points"}),
+        ({"checker": Checker("x", entry_point="f", convention=KATTIS)}, {"checker.entry_point"}),
+        (
+            {"checker": Checker("x", files=(InputFile("feedback/a", b""),), convention=KATTIS)},
+            {"checker.files[0].path"},
+        ),
+        ({"checker": Checker("x"), "interactor": Checker("x", convention=KATTIS)}, {"interactor.convention"}),
         ({"tolerance": Tolerance()}, {"tolerance"}),
         (
             {"tolerance": Tolerance(float("nan"), -1), "comparison": Comparison.FLOAT},

@@ -179,11 +179,12 @@ def _refused(error: InvalidRequest) -> Exception:
 
 
 def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -> Reward:
-    """Makes the reward. Value: 1.0 if all cases pass, else 0.0; with `continuous` the share that passes. `result` None:
-    there was nothing to grade.
+    """Makes the reward. Value: 1.0 if all cases pass, else 0.0; with `continuous` the mean score of the cases, which is
+    the share that passes unless a checker gives points. `result` None: there was nothing to grade.
 
     Parts: `answered` (there was a program), `fenced` (in a closed block), `cases`, and shares of them: `passed`,
-    `wrong` (it answered, wrongly), `failed` (it raised, ended or met a limit), `time_limit`, and `not_compiled`.
+    `partial` (right in part), `wrong` (it answered, wrongly), `failed` (it raised, ended or met a limit), `time_limit`,
+    and `not_compiled`.
     """
     cases = result.cases if result else ()
     number = max(len(cases), 1)
@@ -197,6 +198,7 @@ def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -
         "fenced": float(extracted.source is CodeSource.FENCED),
         "cases": float(len(cases)),
         "passed": passed,
+        "partial": share([case.verdict is Verdict.PARTIAL for case in cases]),
         "wrong": share([case.verdict is Verdict.WRONG_ANSWER for case in cases]),
         "failed": share([case.verdict is Verdict.FAILED for case in cases]),
         "time_limit": share([_outcome(case) in (Outcome.TIME_LIMIT, Outcome.CPU_LIMIT) for case in cases]),
@@ -204,7 +206,8 @@ def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -
     }
     if how.case_parts:
         parts |= {f"case/{case.case_id}": float(case.passed) for case in cases}
-    return Reward(passed if how.continuous else float(bool(cases) and passed == 1.0), parts)
+    mean = sum(case.score for case in cases) / number
+    return Reward(mean if how.continuous else float(bool(cases) and passed == 1.0), parts)
 
 
 def _outcome(case: CaseResult) -> Outcome | None:

@@ -2,8 +2,9 @@
 
 The ground truth is a JSON text (or a mapping or list of the row), in the forms that are in use: APPS, TACO and verl's
 `{"inputs": [...], "outputs": [...]}`, with `fn_name`, `time_limit_s`, `checker` or `interactor`; lists of
-`{"input": ..., "output": ...}` as LiveCodeBench has them, `{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One
-that can't be used raises NotScored (TASK), and the sentence says where: no answer is wrong because of it.
+`{"input": ..., "output": ...}` as LiveCodeBench has them, perhaps with `alternatives`, other outputs that are right;
+`{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used raises NotScored (TASK), and the
+sentence says where: no answer is wrong because of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from executor_service import AssertCase, Cause, Checker, FunctionCase, InputFile, PytestCase, StdioCase
+from executor_service import (
+    AssertCase,
+    Cause,
+    Checker,
+    CheckerConvention,
+    FunctionCase,
+    InputFile,
+    PytestCase,
+    StdioCase,
+)
 from rollout.rewards.base import NotScored, Sample
 
 _PAIRS = (("input", "output"), ("stdin", "stdout"), ("input", "expected_output"))
@@ -85,7 +95,12 @@ def programs_of(document: Any) -> Programs:
         raise unusable("has fn_name, which code_function grades")
     pairs = _pairs(document)
     cases = [
-        StdioCase(_stream(given, f"input {index}"), _stream(wanted, f"output {index}"), str(index))
+        StdioCase(
+            _stream(given, f"input {index}"),
+            _stream(wanted, f"output {index}"),
+            str(index),
+            tuple(_stream(other, f"alternative output {index}") for other in _alternatives(document, index)),
+        )
         for index, (given, wanted) in enumerate(pairs)
     ]
     judges = document if isinstance(document, Mapping) else {}
@@ -176,6 +191,14 @@ def _pairs(document: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+def _alternatives(document: Any, index: int) -> list[Any]:
+    case = None if isinstance(document, Mapping) else document[index]
+    found = case.get("alternatives") if isinstance(case, Mapping) else None
+    if found is not None and not isinstance(found, (list, tuple)):
+        raise unusable(f"case {index} has alternatives {found!r:.40}, must be a list of outputs")
+    return list(found or ())
+
+
 def _pair(case: Any, index: int) -> tuple[Any, Any]:
     for given, wanted in _PAIRS:
         if isinstance(case, Mapping) and given in case and wanted in case:
@@ -224,13 +247,14 @@ def _value(wanted: Any) -> Any:
 
 
 def _checker(document: Mapping[str, Any], name: str) -> Checker | None:
-    """A text: Python, of which a checker defines `check`; a mapping: `code`, `language`, `entry_point`, `files`."""
+    """A text: Python, of which a checker defines `check`; a mapping: `code`, `language`, `entry_point`, `files`,
+    `convention` (`testlib` or `kattis`), `full_points`."""
     value = document.get(name)
     if not value:
         return None
     if isinstance(value, str):
         return Checker(value, entry_point="check" if name == "checker" else "")
-    known = ("code", "language", "entry_point", "files")
+    known = ("code", "language", "entry_point", "files", "convention", "full_points")
     if not isinstance(value, Mapping) or not value.get("code") or set(value) - set(known):
         raise unusable(f"{name} must be a text or an object of {', '.join(known)}")
     return Checker(
@@ -238,7 +262,24 @@ def _checker(document: Mapping[str, Any], name: str) -> Checker | None:
         str(value.get("language") or "python"),
         str(value.get("entry_point") or ""),
         _files(value.get("files"), f"{name}.files"),
+        convention=_convention(value.get("convention"), name),
+        full_points=_points(value.get("full_points"), name),
     )
+
+
+def _convention(value: Any, name: str) -> CheckerConvention:
+    names = {each.lower(): each for each in CheckerConvention}
+    if value is not None and value not in names:
+        raise unusable(f"{name}.convention is {value!r:.40}, must be one of {', '.join(names)}")
+    return names[value] if value else CheckerConvention.TESTLIB
+
+
+def _points(value: Any, name: str) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise unusable(f"{name}.full_points is {value!r:.40}, must be a number above 0")
+    return float(value)
 
 
 def _files(value: Any, where: str) -> tuple[InputFile, ...]:

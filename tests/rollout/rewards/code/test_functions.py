@@ -151,6 +151,14 @@ async def test_cases_can_be_fewer(scored: Scored) -> None:
     assert (stopped.parts["wrong"], stopped.parts["passed"], stopped.parts["cases"]) == (0.25, 0.0, 4)
 
 
+async def test_points_count_where_the_share_does(scored: Scored) -> None:
+    checker = "def check(given, expected, actual):\n    return int(actual) / int(expected)"
+    truth = json.dumps({"inputs": ["1", "2"], "outputs": ["4", "2"], "checker": checker})
+    reward = await scored("code_stdio", fenced("print(input())"), truth, continuous=True)
+    assert (reward.value, reward.parts["passed"], reward.parts["partial"]) == (0.625, 0.5, 0.5)
+    assert (await scored("code_stdio", fenced("print(input())"), truth)).value == 0.0
+
+
 async def test_a_limit_is_the_answers_fault(scored: Scored) -> None:
     code = "if int(input()) > 1:\n    while True: pass\nprint(2)"
     reward = await scored("code_stdio", fenced(code), DOUBLE, wall_time_s=0.3, max_cases=2)

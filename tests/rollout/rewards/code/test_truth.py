@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executor_service import Cause, Checker, FunctionCase, PytestCase, StdioCase
+from executor_service import Cause, Checker, CheckerConvention, FunctionCase, PytestCase, StdioCase
 from rollout.rewards import NotScored, Sample
 from rollout.rewards.code.grading import sampled
 from rollout.rewards.code.source import after_future, entry_of
@@ -33,6 +33,17 @@ def test_a_checker_of_the_problem() -> None:
     checker = programs_of(document).checker
     assert checker is not None
     assert (checker.language, checker.files[0].path, checker.files[0].content) == ("cpp", "testlib.h", b"//")
+    document["interactor"] = {"code": "int main(){}", "language": "cpp", "convention": "kattis", "full_points": 100}
+    interactor = programs_of(document).interactor
+    assert interactor is not None
+    assert (interactor.convention, interactor.full_points) == (CheckerConvention.KATTIS, 100.0)
+
+
+def test_other_outputs_that_are_right() -> None:
+    document = [{"input": "1", "output": "2", "alternatives": ["3", ["4", "5"]]}, {"input": "", "output": "6"}]
+    first, second = programs_of(document).cases
+    assert (first.expected_stdout, first.alternatives) == (b"2", (b"3", b"4\n5"))
+    assert second.alternatives == ()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,9 @@ def test_files_of_tests() -> None:
         (programs_of, {"inputs": [{}], "outputs": ["2"]}, "input 0 is an object"),
         (programs_of, {"inputs": ["\ud800"], "outputs": ["2"]}, "input 0 is not valid Unicode"),
         (programs_of, {"inputs": ["1"], "outputs": ["2"], "checker": {"program": "x"}}, "checker must be"),
+        (programs_of, {"inputs": ["1"], "outputs": ["2"], "checker": {"code": "x", "convention": "icpc"}}, "kattis"),
+        (programs_of, {"inputs": ["1"], "outputs": ["2"], "checker": {"code": "x", "full_points": 0}}, "full_points"),
+        (programs_of, [{"input": "1", "output": "2", "alternatives": "3"}], "case 0 has alternatives '3'"),
         (programs_of, [{"in": 1}], "case 0 must be"),
         (programs_of, "42 is the answer", "'42 is the answer'"),
         (calls_of, {"inputs": ["1"], "outputs": ["2"]}, "has no fn_name"),
