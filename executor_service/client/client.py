@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 
 from executor_service.client.balance import ServerInfo, preferred
 from executor_service.client.calls import Calls
 from executor_service.client.program import Program, limits_with, program_to_proto
 from executor_service.client.sessions import SessionCalls
-from executor_service.client.streams import OutputChunk, stream_execution
+from executor_service.client.streams import OutputChunk, stream_execution, stream_verification
 from executor_service.errors import ExecutorError, InvalidRequest
 from executor_service.grading.convert import verify_from_proto, verify_request
-from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
+from executor_service.grading.model import Case, CaseResult, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import result_from_proto, workspace_from_proto
@@ -182,13 +182,15 @@ class ExecutorClient(SessionCalls):
         tenant: str = "",
         timeout: float | None = None,
         call_timeout: float | None = None,
+        on_case: Callable[[CaseResult], object] | None = None,
     ) -> VerifyResult:
         """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
 
         `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values; `tolerance` None:
         1e-6. A `checker` decides in place of a comparison, an `interactor` talks with the candidate (StdioCase).
         `timeout`: seconds that each case may take, as `limits.wall_time_s`. `call_timeout` (seconds) bounds the whole
-        call; by default the wall time of all cases, and of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        call; by default the wall time of all cases, and of their checks, plus QUEUE_ALLOWANCE_S. `on_case` is called
+        with the result of each case as soon as it is known, once. Raises as `execute`, and what `on_case` raises.
         """
         limits = limits_with(limits, timeout) or Limits()
         try:
@@ -215,10 +217,18 @@ class ExecutorClient(SessionCalls):
         if call_timeout is None:
             case_s = _case_s(limits, checker, interactor)
             call_timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
+        return await self._verify(request, call_timeout, on_case)
+
+    async def _verify(
+        self, request: pb.VerifyCodeRequest, call_timeout: float, on_case: Callable[[CaseResult], object] | None
+    ) -> VerifyResult:
+        where = self._calls.home_of(request.workspace_id)
+        if on_case is not None:
+            deadline = asyncio.get_running_loop().time() + call_timeout
+            async with self._calls.reached(deadline, among=where) as member:
+                return await stream_verification(member, request, on_case, deadline=deadline, target=self.target)
         # Safe to repeat, as in `execute`.
-        response, _ = await self._calls.ask(
-            "VerifyCode", request, call_timeout, among=self._calls.home_of(workspace_id)
-        )
+        response, _ = await self._calls.ask("VerifyCode", request, call_timeout, among=where)
         return verify_from_proto(response)
 
     async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:

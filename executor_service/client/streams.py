@@ -1,4 +1,4 @@
-"""The client's side of StreamExecution: repeated once when the connection breaks, without gaps.
+"""The client's side of StreamExecution and StreamVerification: repeated once when the connection breaks, without gaps.
 
 It is safe to repeat because every program carries a request_id: a server that ran it, or still runs it, answers from
 that run; one that died took the program with it.
@@ -7,7 +7,8 @@ that run; one that died took the program with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -15,6 +16,8 @@ import grpc.aio
 
 from executor_service.client.executors import Member, told_when_closed
 from executor_service.errors import ExecutorUnavailable, error_of_call
+from executor_service.grading.convert import case_from_proto, verify_from_proto
+from executor_service.grading.model import CaseResult, VerifyResult
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
@@ -65,3 +68,44 @@ async def stream_execution(
                 raise error_of_call(error, target) from error
         finally:
             call.cancel()
+
+
+async def stream_verification(
+    member: Member,
+    request: pb.VerifyCodeRequest,
+    on_case: Callable[[CaseResult], object],
+    *,
+    deadline: float,
+    target: str,
+) -> VerifyResult:
+    """Calls `on_case` with each case's result, then returns all. `deadline` is the loop's time."""
+    passed_on: Counter[str] = Counter()
+    for attempt in (1, 2):
+        to_skip = passed_on.copy()
+        left = deadline - asyncio.get_running_loop().time()
+        call = member.stub.StreamVerification(
+            pb.StreamVerificationRequest(verification=request), timeout=left, metadata=carried()
+        )
+        try:
+            with told_when_closed(call, target):
+                async for response in call:
+                    member.failed = False
+                    if response.HasField("result"):
+                        return verify_from_proto(response.result)
+                    if not response.HasField("case"):
+                        continue  # an event that this version does not know
+                    case = case_from_proto(response.case)
+                    # The server begins again with the first one: what was passed on before is not passed on twice.
+                    if to_skip[case.case_id]:
+                        to_skip[case.case_id] -= 1
+                    else:
+                        passed_on[case.case_id] += 1
+                        on_case(case)
+            raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
+        except grpc.aio.AioRpcError as error:
+            member.refused(error)
+            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise error_of_call(error, target) from error
+        finally:
+            call.cancel()
+    raise AssertionError("the last attempt returns or raises")

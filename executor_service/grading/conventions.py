@@ -1,4 +1,4 @@
-"""Conventions of checkers and interactors, testlib's and Kattis's: the call, and what they say by the way they end. Pure.
+"""Conventions of checkers and interactors, testlib's and Kattis's: the call, and what they say when they end. Pure.
 
 What the exit codes and files of each mean is from testlib.h (`quit`, `quitp`) and from the problem package format
 ("Output Validators"). Invariants: points are a number from 0 to those of a whole case, or the program has failed; so

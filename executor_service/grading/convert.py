@@ -110,5 +110,9 @@ def verify_to_proto(result: VerifyResult) -> pb.VerifyCodeResponse:
 
 def verify_from_proto(message: pb.VerifyCodeResponse) -> VerifyResult:
     """ValueError for a verdict or cause that this version does not know."""
-    cases = tuple(from_message(CaseResult, case, actual=case.actual.encode() or None) for case in message.cases)
-    return from_message(VerifyResult, message, cases=cases)
+    return from_message(VerifyResult, message, cases=tuple(map(case_from_proto, message.cases)))
+
+
+def case_from_proto(message: pb.CaseResult) -> CaseResult:
+    """ValueError as `verify_from_proto`."""
+    return from_message(CaseResult, message, actual=message.actual.encode() or None)

@@ -183,7 +183,7 @@ def aggregate(cases: Sequence[CaseResult]) -> VerifyResult:
     """The result of all. What the compiler said is in it once, and without its output in each case."""
     causes = {case.cause for case in cases}
     cause = next((each for each in (Cause.INFRA, Cause.TASK) if each in causes), Cause.POLICY)
-    return VerifyResult(tuple(map(_without_compiler_output, cases)), cause, _compilation(cases))
+    return VerifyResult(tuple(map(without_compiler_output, cases)), cause, _compilation(cases))
 
 
 def _compilation(cases: Sequence[CaseResult]) -> Compilation | None:
@@ -192,7 +192,8 @@ def _compilation(cases: Sequence[CaseResult]) -> Compilation | None:
     return min(found, key=lambda each: (each.outcome is Outcome.FINISHED, each.cached), default=None)
 
 
-def _without_compiler_output(case: CaseResult) -> CaseResult:
+def without_compiler_output(case: CaseResult) -> CaseResult:
+    """The result of a case: the compiler has said the same of all."""
     if case.execution is None or case.execution.compilation is None:
         return case
     said = case.execution.compilation

@@ -52,6 +52,25 @@ async def verify_reply(result: VerifyResult) -> pb.VerifyCodeResponse | bytes:
     return await asyncio.to_thread(made)
 
 
+async def case_reply(case: CaseResult) -> pb.StreamVerificationResponse | bytes:
+    """One case's result, in a stream."""
+    if (case.execution.size if case.execution else 0) + len(case.actual or b"") <= _SMALL:
+        reply = pb.StreamVerificationResponse()
+        put_into(reply.case, replace(case, actual=None))
+        reply.case.actual = (case.actual or b"").decode()
+        return reply
+    return await asyncio.to_thread(lambda: b"".join(_field(_STREAMED, "case", _case(case))))
+
+
+async def last_reply(result: VerifyResult) -> pb.StreamVerificationResponse | bytes:
+    """The result of a verification, at the end of a stream."""
+    reply = await verify_reply(result)
+    if isinstance(reply, bytes):
+        return await asyncio.to_thread(lambda: b"".join(_field(_STREAMED, "result", [reply])))
+    return pb.StreamVerificationResponse(result=reply)
+
+
+_STREAMED = pb.StreamVerificationResponse.DESCRIPTOR
 _MANY = 20
 """Cases whose messages take a millisecond."""
 

@@ -1,16 +1,10 @@
-"""ExecutorService over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing.
-
-`stream_execution`: the chunks of a stream, put together, are the `data` of that stream in the result, whether the run
-was new, joined or ended; a reader that is slow holds up neither the program nor other readers, and costs no memory,
-because all read from the one copy of the output that its run keeps, which ends at the output limit. Leaving kills the
-run unless another call waits for it.
-"""
+"""ExecutorService over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,22 +13,24 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from executor_service.client.balance import LOAD_KEY
+from executor_service.grading.model import VerifyResult
+from executor_service.grading.request import VerifyRequest
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, RunRequest, SessionInfo
 from executor_service.rpc.access import own
-from executor_service.rpc.problems import ReaderStalled, abort
+from executor_service.rpc.problems import abort
 from executor_service.rpc.replies import reply_with, verify_reply
+from executor_service.rpc.streams import stream_execution, stream_verification
 from executor_service.rpc.workspaces import WorkspaceCalls
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight, SingleFlight
-from executor_service.runs.output import OutputLog, OutputReader
 from executor_service.runs.queue import Abandoned, ExecutionQueue, Follower
-from executor_service.sandbox.report import Stream
 from executor_service.sandbox.zygote import Profile
 from executor_service.sessions.reasons import UnknownSession
 from executor_service.sessions.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
+from executor_service.verification.progress import CaseFollower
 from executor_service.verification.verify import Verifier
 from executor_service.wire.programs import session_to_proto
 from executor_service.wire.sessions import (
@@ -49,67 +45,6 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.net.reading import check_apart
 from fairbox.security import current_identity
-
-CHUNK_BYTES = 64 << 10
-"""Largest chunk: a few make full use of a connection, and a person sees output without delay."""
-STALLED_S = 900.0
-"""A caller that takes nothing for so long, longer than a run of the usual maximum, counts as gone."""
-
-Response = TypeVar("Response")
-Execute = Callable[[RunRequest, bytes, Follower], Coroutine[Any, Any, ExecutionResult]]
-"""Runs a request, or joins the run that has its id: see `ExecutionQueue.execute`."""
-Send = Callable[[pb.StreamExecutionResponse | bytes], Awaitable[None]]
-"""Returns when the connection has room for more."""
-
-
-async def stream_execution(execute: Execute, request: RunRequest, fingerprint: bytes, send: Send) -> None:
-    """Sends chunks, then the result. Raises what `execute` raises, and ReaderStalled."""
-    changed = asyncio.Event()
-    reader = OutputReader(OutputLog())
-
-    def follow(output: OutputLog) -> None:
-        nonlocal reader
-        if not reader.reads(output):
-            reader = OutputReader(output)
-        changed.set()
-
-    run = asyncio.create_task(execute(request, fingerprint, follow), name="streamed run")
-    run.add_done_callback(lambda _: changed.set())
-    try:
-        while not run.done():
-            await changed.wait()
-            changed.clear()
-            while piece := reader.take(CHUNK_BYTES):
-                await send_in_time(send, _chunk(*piece))
-        result = run.result()
-        await _send_rest(result, reader, send)
-    finally:
-        run.cancel()
-        await asyncio.wait([run])
-    await send_in_time(send, await reply_with(pb.StreamExecutionResponse, result))
-
-
-async def _send_rest(result: ExecutionResult, reader: OutputReader, send: Send) -> None:
-    """Sends what the reader has not taken: the end of the output, or all of it if the run had ended before."""
-    for stream, output in ((Stream.STDOUT, result.stdout), (Stream.STDERR, result.stderr)):
-        for start in range(reader.taken(stream), len(output.data), CHUNK_BYTES):
-            await send_in_time(send, _chunk(stream, output.data[start : start + CHUNK_BYTES]))
-
-
-def _chunk(stream: Stream, data: bytes) -> pb.StreamExecutionResponse:
-    if stream is Stream.STDOUT:
-        return pb.StreamExecutionResponse(stdout=data)
-    return pb.StreamExecutionResponse(stderr=data)
-
-
-async def send_in_time(send: Callable[[Response], Awaitable[None]], response: Response) -> None:
-    """Sends one response. Raises ReaderStalled."""
-    try:
-        async with asyncio.timeout(STALLED_S):
-            await send(response)
-    except TimeoutError:
-        raise ReaderStalled(f"the caller took nothing for {STALLED_S:g} s") from None
-
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -163,14 +98,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     async def VerifyCode(self, request: pb.VerifyCodeRequest, context: Context) -> Any:
         try:
-            own(request)
-            check = partial(validate_verify, request, installed=self._installed, policy=self._policy)
-            valid = await check_apart(check)
-            program = valid.program
-            name = "" if self._verifier.knows(program.request_id) else program.workspace_id
-            with self._workspaces.hold(name, program.tenant, program.limits):
-                mark = await _mark(request) if program.request_id else b""
-                result = await self._verifier.verify(valid, mark)
+            result = await self._verify(request, await self._check_verification(request))
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
@@ -180,7 +108,19 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> None:
         try:
-            await stream_execution(self._execute, *await self._check_streamed(request.execution), context.write)
+            with _named("execution"):
+                checked = await self._check(request.execution)
+            await stream_execution(self._execute, *checked, context.write)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    async def StreamVerification(  # type: ignore[override]
+        self, request: pb.StreamVerificationRequest, context: Context
+    ) -> None:
+        try:
+            with _named("verification"):
+                valid = await self._check_verification(request.verification)
+            await stream_verification(partial(self._verify, request.verification, valid), context.write)
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
@@ -218,14 +158,6 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         """Behind the answer, for clients that have several executors to choose from."""
         context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
 
-    async def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
-        """A program that is a field of another message: FieldErrors name its fields so."""
-        try:
-            return await self._check(execution)
-        except FieldErrors as errors:
-            named = [FieldError(f"execution.{error.field}", error.problem) for error in errors.errors]
-            raise FieldErrors(named) from None
-
     async def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         own(request)
         valid, mark = await check_apart(partial(self._read, request))
@@ -244,6 +176,19 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         known = request.session_id or self._runs.knows(request.request_id)
         with self._workspaces.hold("" if known else request.workspace_id, request.tenant, request.limits):
             return await self._runs.execute(request, mark, follow)
+
+    async def _check_verification(self, request: pb.VerifyCodeRequest) -> VerifyRequest:
+        own(request)
+        return await check_apart(partial(validate_verify, request, installed=self._installed, policy=self._policy))
+
+    async def _verify(
+        self, request: pb.VerifyCodeRequest, valid: VerifyRequest, follow: CaseFollower | None = None
+    ) -> VerifyResult:
+        program = valid.program
+        name = "" if self._verifier.knows(program.request_id) else program.workspace_id
+        with self._workspaces.hold(name, program.tenant, program.limits):
+            mark = await _mark(request) if program.request_id else b""
+            return await self._verifier.verify(valid, mark, follow)
 
     async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
         profiles = self._session_profiles
@@ -275,6 +220,15 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
         if tenant := current_identity().tenant:
             self._sessions.table.permit(session_id, tenant)
+
+
+@contextmanager
+def _named(field: str) -> Iterator[None]:
+    """For a request that is a field of another message: FieldErrors name its fields so."""
+    try:
+        yield
+    except FieldErrors as errors:
+        raise FieldErrors([FieldError(f"{field}.{error.field}", error.problem) for error in errors.errors]) from None
 
 
 def fingerprint(request: Message) -> bytes:

@@ -1594,6 +1594,55 @@ class VerifyCodeResponse(google.protobuf.message.Message):
 global___VerifyCodeResponse = VerifyCodeResponse
 
 @typing.final
+class StreamVerificationRequest(google.protobuf.message.Message):
+    """A verification whose results are to be streamed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERIFICATION_FIELD_NUMBER: builtins.int
+    @property
+    def verification(self) -> global___VerifyCodeRequest:
+        """The verification."""
+
+    def __init__(
+        self,
+        *,
+        verification: global___VerifyCodeRequest | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["verification", b"verification"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["verification", b"verification"]) -> None: ...
+
+global___StreamVerificationRequest = StreamVerificationRequest
+
+@typing.final
+class StreamVerificationResponse(google.protobuf.message.Message):
+    """Results of cases, then of all as the last response."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CASE_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    @property
+    def case(self) -> global___CaseResult:
+        """One case's result, in the order in which they are known."""
+
+    @property
+    def result(self) -> global___VerifyCodeResponse:
+        """The result, once; it has all cases."""
+
+    def __init__(
+        self,
+        *,
+        case: global___CaseResult | None = ...,
+        result: global___VerifyCodeResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["case", b"case", "event", b"event", "result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["case", b"case", "event", b"event", "result", b"result"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["case", "result"] | None: ...
+
+global___StreamVerificationResponse = StreamVerificationResponse
+
+@typing.final
 class PrepareWorkspaceRequest(google.protobuf.message.Message):
     """A repository to make available."""
 

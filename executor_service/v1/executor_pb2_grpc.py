@@ -56,6 +56,11 @@ class ExecutorServiceStub(object):
                 request_serializer=executor__service_dot_v1_dot_executor__pb2.VerifyCodeRequest.SerializeToString,
                 response_deserializer=executor__service_dot_v1_dot_executor__pb2.VerifyCodeResponse.FromString,
                 )
+        self.StreamVerification = channel.unary_stream(
+                '/executor_service.v1.ExecutorService/StreamVerification',
+                request_serializer=executor__service_dot_v1_dot_executor__pb2.StreamVerificationRequest.SerializeToString,
+                response_deserializer=executor__service_dot_v1_dot_executor__pb2.StreamVerificationResponse.FromString,
+                )
         self.PrepareWorkspace = channel.unary_unary(
                 '/executor_service.v1.ExecutorService/PrepareWorkspace',
                 request_serializer=executor__service_dot_v1_dot_executor__pb2.PrepareWorkspaceRequest.SerializeToString,
@@ -132,6 +137,13 @@ class ExecutorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamVerification(self, request, context):
+        """The same, with each case's result as soon as it is known, then all of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PrepareWorkspace(self, request, context):
         """Makes a repository at a commit available as a read-only folder below a private writable layer, once for any number
         of runs. Concurrent calls for the same source and commit share the work.
@@ -184,6 +196,11 @@ def add_ExecutorServiceServicer_to_server(servicer, server):
                     servicer.VerifyCode,
                     request_deserializer=executor__service_dot_v1_dot_executor__pb2.VerifyCodeRequest.FromString,
                     response_serializer=executor__service_dot_v1_dot_executor__pb2.VerifyCodeResponse.SerializeToString,
+            ),
+            'StreamVerification': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamVerification,
+                    request_deserializer=executor__service_dot_v1_dot_executor__pb2.StreamVerificationRequest.FromString,
+                    response_serializer=executor__service_dot_v1_dot_executor__pb2.StreamVerificationResponse.SerializeToString,
             ),
             'PrepareWorkspace': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareWorkspace,
@@ -328,6 +345,23 @@ class ExecutorService(object):
         return grpc.experimental.unary_unary(request, target, '/executor_service.v1.ExecutorService/VerifyCode',
             executor__service_dot_v1_dot_executor__pb2.VerifyCodeRequest.SerializeToString,
             executor__service_dot_v1_dot_executor__pb2.VerifyCodeResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def StreamVerification(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/executor_service.v1.ExecutorService/StreamVerification',
+            executor__service_dot_v1_dot_executor__pb2.StreamVerificationRequest.SerializeToString,
+            executor__service_dot_v1_dot_executor__pb2.StreamVerificationResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

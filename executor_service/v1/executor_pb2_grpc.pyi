@@ -85,6 +85,12 @@ class ExecutorServiceStub:
     interpreter, descriptor, uid or folder with it.
     """
 
+    StreamVerification: grpc.UnaryStreamMultiCallable[
+        executor_service.v1.executor_pb2.StreamVerificationRequest,
+        executor_service.v1.executor_pb2.StreamVerificationResponse,
+    ]
+    """The same, with each case's result as soon as it is known, then all of them."""
+
     PrepareWorkspace: grpc.UnaryUnaryMultiCallable[
         executor_service.v1.executor_pb2.PrepareWorkspaceRequest,
         executor_service.v1.executor_pb2.PrepareWorkspaceResponse,
@@ -158,6 +164,12 @@ class ExecutorServiceAsyncStub:
     """Grades a candidate against cases. The candidate runs in one sandbox, the check in another process that shares no
     interpreter, descriptor, uid or folder with it.
     """
+
+    StreamVerification: grpc.aio.UnaryStreamMultiCallable[
+        executor_service.v1.executor_pb2.StreamVerificationRequest,
+        executor_service.v1.executor_pb2.StreamVerificationResponse,
+    ]
+    """The same, with each case's result as soon as it is known, then all of them."""
 
     PrepareWorkspace: grpc.aio.UnaryUnaryMultiCallable[
         executor_service.v1.executor_pb2.PrepareWorkspaceRequest,
@@ -246,6 +258,14 @@ class ExecutorServiceServicer(metaclass=abc.ABCMeta):
         """Grades a candidate against cases. The candidate runs in one sandbox, the check in another process that shares no
         interpreter, descriptor, uid or folder with it.
         """
+
+    @abc.abstractmethod
+    def StreamVerification(
+        self,
+        request: executor_service.v1.executor_pb2.StreamVerificationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[executor_service.v1.executor_pb2.StreamVerificationResponse], collections.abc.AsyncIterator[executor_service.v1.executor_pb2.StreamVerificationResponse]]:
+        """The same, with each case's result as soon as it is known, then all of them."""
 
     @abc.abstractmethod
     def PrepareWorkspace(

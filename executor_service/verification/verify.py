@@ -38,6 +38,7 @@ from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, Que
 from executor_service.verification.callers import ForkedCaller
 from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, InteractionBackend
 from executor_service.verification.grader import Grader
+from executor_service.verification.progress import CaseFollower, CaseLog
 from executor_service.verification.series import CaseRun, Series
 from fairbox.apart import read_apart
 from fairbox.clock import Clock
@@ -71,6 +72,8 @@ class Verifier:
         self._clock = clock
         self._once = SingleFlight(clock, table, _kept_bytes, Abandoned)
         self._queue_timeout_s = queue_timeout_s
+        self._logs: dict[tuple[str, bytes], CaseLog] = {}
+        """Logs of verifications that have an id and have not ended, by that and the request's fingerprint."""
 
     async def __aenter__(self) -> Verifier:
         await self._once.__aenter__()
@@ -81,13 +84,35 @@ class Verifier:
     ) -> None:
         await self._once.__aexit__(kind, error, trace)
 
-    async def verify(self, request: VerifyRequest, fingerprint: bytes) -> VerifyResult:
+    async def verify(
+        self, request: VerifyRequest, fingerprint: bytes, follow: CaseFollower | None = None
+    ) -> VerifyResult:
         """The result of `request`: of a new verification, or of that with the same request_id.
 
-        Raises IdReused, ResultGone, and what `ExecutionQueue.execute` raises when no case could be started.
+        `follow` is given the results of cases as they are known, from the beginning also if the verification is joined;
+        nothing if it has ended. Raises IdReused, ResultGone, and what `ExecutionQueue.execute` raises when no case
+        could be started.
         """
-        run = _Cases(self._runs, self._program, self._grader, self._clock, request, self._queue_timeout_s)
-        result, known = await self._once.do(request.program.request_id, fingerprint, run.verify)
+        key = request.program.request_id, fingerprint
+        log = self._logs.get(key) or CaseLog()
+        run = _Cases(self._runs, self._program, self._grader, self._clock, request, self._queue_timeout_s, log)
+
+        async def verify() -> VerifyResult:
+            if key[0]:
+                self._logs[key] = log
+            try:
+                return await run.verify()
+            finally:
+                self._logs.pop(key, None)
+
+        if follow is not None:
+            log.followers.append(follow)
+            follow(log)
+        try:
+            result, known = await self._once.do(*key, verify)
+        finally:
+            if follow is not None:
+                log.followers.remove(follow)
         return replace(result, deduplicated=known)
 
     def knows(self, request_id: str) -> bool:
@@ -106,6 +131,7 @@ class _Cases:
         clock: Clock,
         request: VerifyRequest,
         queue_timeout_s: float,
+        log: CaseLog,
     ) -> None:
         self._runs = runs
         self._program = program
@@ -115,6 +141,7 @@ class _Cases:
         self._deadline = queue_timeout_s
         self._waiting = deque(enumerate(request.cases))
         self._at_once = 1 if request.stop_on_failure else min(AT_ONCE, len(request.cases))
+        self._log = log
         self._results: dict[int, list[CaseResult]] = {}
         self._budget = OutputBudget(KEPT_BYTES)
         self._trouble: Exception | None = None
@@ -140,8 +167,10 @@ class _Cases:
         while self._waiting:
             index, case = self._waiting.popleft()
             said = self._unneeded(case)
-            self._results[index] = [said] if said is not None else []
-            if said is None:
+            self._results[index] = []
+            if said is not None:
+                self._settle(index, [said])
+            else:
                 caller = self._caller()
                 following, around = partial(self._following, caller), caller or nullcontext()
                 await self._series(Series(self._run_of(index, case, caller), following, self._clock, around))
@@ -174,9 +203,13 @@ class _Cases:
                 self._not_compiled = run.execution
             if run is not series.ended[-1] or series.unfinished is not None:  # which the queue has counted
                 self._runs.tally.ended(run.execution, self._request.program.tenant)
-            self._results[run.index] = self._budget.cut(await self._results_of(run))
+            self._settle(run.index, self._budget.cut(await self._results_of(run)))
         if (left := series.unfinished) is not None and self._trouble is not None:
-            self._results[left.index] = [_error(left.case, self._trouble)]
+            self._settle(left.index, [_error(left.case, self._trouble)])
+
+    def _settle(self, index: int, results: list[CaseResult]) -> None:
+        self._results[index] = results
+        self._log.add(results)
 
     def _run_of(self, index: int, case: CheckedCase, caller: ForkedCaller | None) -> CaseRun:
         if isinstance(case, StdioCase) and self._request.interactor is None:

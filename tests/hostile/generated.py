@@ -53,6 +53,7 @@ _GOOD = {
         "code: 'def f(x): return x' style: 2 entry_point: 'f' cases { function { arguments: '[1]' expected: '[1]' } }",
         "code: 'def f(): return 1' style: 3 cases { assertion { source: 'assert f() == 1' } }",
         "code: 'print(1)' style: 1 cases { stdio { } } checker { code: 'raise SystemExit(0)' }"),
+    "StreamVerification": ("verification { code: 'print(1)' style: 1 cases { stdio { expected_stdout: '1' } } }",),
     "PrepareWorkspace": ("bundle: '# v2 git bundle\\n'",),
     "AcquireToken": ("bucket: 'code' client_id: 'a' request_id: '1' queue_timeout_s: 0.5",),
     "ReleaseToken": ("client_id: 'a' request_id: '1'",),

@@ -209,6 +209,7 @@ a lease that is made up | ExecuteCode | code: '1' lease { bucket: 'code' epoch: 
 returned from the host | ExecuteCode | code: 'import os; os.symlink("/", "a"); os.mkfifo("b")' return_paths: \\
 ['a/etc/passwd', 'b']
 a stream of nothing | StreamExecution |
+a verification of nothing | StreamVerification |
 a stream that floods | StreamExecution | execution { code: 'while 1: print("x" * 9999)' limits { wall_time_s: 3 } }
 a session that never rests | CreateSession | idle_ttl_s: nan
 a session of no language | CreateSession | language: '<<999999*x>>'
