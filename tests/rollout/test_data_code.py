@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,18 @@ import pytest
 from pyarrow import parquet
 
 from rollout.cli import main
+from rollout.data import DataError
 from rollout.data.code import read_code_problems
+from tests.executor.servers import Server, running
 from tests.rollout.published_rows import CODE_CONTESTS, CODEFORCES, HUMANEVAL_PLUS, LEETCODE, LIVECODEBENCH
 
 ROWS = [LIVECODEBENCH, LEETCODE, CODEFORCES | {"input_mode": "file"}, HUMANEVAL_PLUS, LIVECODEBENCH]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running("max_concurrent=4") as started:
+        yield started
 
 
 def written(path: Path, *rows: Any) -> Path:
@@ -90,3 +99,72 @@ def test_mistakes(
     assert main(["data", "code", *given]) == code
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "o.parquet").exists()
+
+
+GENERATOR = """\
+import random, sys
+n, seed = map(int, sys.argv[1:])
+random.seed(seed)
+print(n)
+print(*random.choices(range(9), k=n))
+"""
+GENERATED = {
+    "id": "sum",
+    "question": "Read n and n numbers. Print their sum.",
+    "generators": [{"code": GENERATOR, "runs": ["1 1", "10 2"]}, "print(0)\nprint()"],
+    "validator": "n = int(input())\nassert n <= 1000 and len(input().split()) == n, 'no such n'",
+    "solution": "input()\nprint(sum(map(int, input().split())))",
+    "time_limit_s": 2,
+}
+
+
+def test_tests_are_made_by_generators(tmp_path: Path, server: Server) -> None:
+    large = GENERATED | {"id": "large", "generators": [{"code": GENERATOR, "runs": ["1001 1"]}]}
+    fails = GENERATED | {"id": "fails", "generators": ["raise SystemExit('no luck')"]}
+    unsolved = GENERATED | {"id": "unsolved", "solution": "import sys\nprint(sys.stdin.read())\nraise SystemExit(1)"}
+    adds = {"code": "read n; read line; echo $((${line// /+}+0))", "language": "bash"}
+    in_bash = GENERATED | {"id": "bash", "solution": adds}
+    rows = written(tmp_path / "rows.jsonl", GENERATED, large, fails, unsolved, in_bash)
+    out = tmp_path / "out.parquet"
+    assert main(["data", "code", f"input={rows}", f"out={out}", f"executor={server.target}"]) == 0
+    problems = read_code_problems(out)
+    assert [problem.uid for problem in problems] == ["sum", "bash"]
+    first, second = (json.loads(problem.ground_truth) for problem in problems)
+    assert first == second
+    assert first["time_limit_s"] == 2
+    assert [len(text.split()) for text in first["inputs"]] == [2, 11, 1]
+    sums = [f"{sum(map(int, text.split()[1:]))}\n" for text in first["inputs"]]
+    assert first["outputs"] == sums
+    left = [json.loads(line) for line in (tmp_path / "out.left_out.jsonl").read_text().splitlines()]
+    assert [(each["uid"], each["why"]) for each in left] == [
+        (name, "no tests") for name in ("large", "fails", "unsolved")
+    ]
+    assert left[0]["problem"].startswith("validator of the test of '1001 1': NONZERO_EXIT, exit code 1:")
+    assert left[0]["problem"].endswith("no such n")
+    assert left[1]["problem"] == "generator of 'nothing': NONZERO_EXIT, exit code 1: no luck"
+    assert left[2]["problem"].startswith("solution on the test of '1 1': NONZERO_EXIT")
+
+
+def test_generators_need_an_executor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = written(tmp_path / "rows.jsonl", GENERATED, GENERATED | {"question": "Another."}, LIVECODEBENCH)
+    assert main(["data", "code", f"input={rows}", f"out={tmp_path}/out.parquet"]) == 0
+    left = [json.loads(line) for line in (tmp_path / "out.left_out.jsonl").read_text().splitlines()]
+    assert [each["problem"] for each in left] == ["its tests are to be made by generators: name an executor"] * 2
+    with pytest.raises(DataError, match=r"rows.jsonl:1: its tests are yet to be made: `fairbox data code` does that"):
+        read_code_problems(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"generators": []}, "generators must be a list that is not empty"),
+        ({"generators": [{"code": "x", "runs": []}]}, r"generators\[0\].runs must be a list that is not empty"),
+        ({"generators": [{"code": ""}]}, r"generators\[0\] must be a program, or an object of code, language, files"),
+        ({"generators": [{"code": "x", "args": "1"}]}, r"generators\[0\] must be a program"),
+        ({"solution": {"language": "cpp"}}, "solution must be a program"),
+        ({"validator": 3}, "validator must be a program"),
+    ],
+)
+def test_programs_that_make_no_tests(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DataError, match=f"rows.jsonl:1: {problem}"):
+        read_code_problems(written(tmp_path / "rows.jsonl", GENERATED | change))

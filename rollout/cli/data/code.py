@@ -17,6 +17,7 @@ from fairbox.errors import ConfigError
 from rollout.cli.data.swebench import check_input, read_input
 from rollout.data.code import Converted, usable_problems, verl_rows
 from rollout.data.code.check import solved
+from rollout.data.code.make_tests import with_tests
 from rollout.data.records import DataError
 from rollout.data.whole import write_json_lines, write_parquet
 
@@ -32,7 +33,9 @@ class CodeDataConfig:
     limit: int | None = setting(None, least=1, help="Most rows that are read; none: all.")
     language: str = setting("python", help="Language that the prompts ask for.")
     executor: str = setting(
-        "", help="Address of an executor, to grade each row's own solution; rows whose solution fails are left out."
+        "",
+        help="Address of an executor: it makes tests from generators, and grades each row's own solution; rows whose "
+        "solution fails are left out.",
     )
     max_mb: int = setting(32, least=1, help="Most megabytes of a problem's tests; the largest beyond it are left out.")
 
@@ -51,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     out, found = Path(config.out).expanduser(), Converted()
     records = itertools.islice(read_input(config.input, config.split, config.subset), config.limit)
     problems = usable_problems(records, language=config.language, most_bytes=config.max_mb << 20, found=found)
+    problems = with_tests(problems, config.executor, most_bytes=config.max_mb << 20, found=found)
     if config.executor:
         problems = solved(problems, config.executor, found)
     rows = verl_rows(problems, language=config.language, found=found)

@@ -64,7 +64,7 @@ def usable_problems(
             seen.add(mark)
             if language != "python" and needs_python(problem):
                 raise UnusableRow(RowFault.NEEDS_PYTHON, where, f"its tests call Python, and {language} is asked for")
-            truth, cut = _within(problem, most_bytes)
+            truth, cut = fit(problem, most_bytes)
         except UnusableRow as error:
             found.leave(where, problem, error)
             continue
@@ -85,12 +85,12 @@ def _mark(problem: CodeProblem) -> bytes:
     """The same for the same question and tests. Raises UnusableRow for what no file of rows can hold."""
     try:
         problem.solution.encode()
-        return hashlib.sha256(f"{problem.question}\0{problem.ground_truth}".encode()).digest()
+        return hashlib.sha256(f"{problem.question}\0{problem.ground_truth}\0{problem.recipe}".encode()).digest()
     except UnicodeEncodeError:
         raise UnusableRow(RowFault.BAD_ROW, problem.where, "question or solution is not valid Unicode") from None
 
 
-def _within(problem: CodeProblem, most: int) -> tuple[str, int]:
+def fit(problem: CodeProblem, most: int) -> tuple[str, int]:
     """The ground truth without its largest cases, and how many those are. Raises UnusableRow if none is left."""
     if len(problem.ground_truth) <= most:
         return problem.ground_truth, 0

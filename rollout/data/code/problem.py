@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout.data.records import DataError
+
+if TYPE_CHECKING:
+    from executor_service import Program
 
 
 class RowFault(StrEnum):
@@ -44,6 +47,25 @@ class UnusableRow(DataError):
 
 
 @dataclass(frozen=True, slots=True)
+class GeneratorRun:
+    """A program that prints one test's input, and its arguments."""
+
+    generator: Program
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TestRecipe:
+    """Programs that make a problem's tests."""
+
+    runs: tuple[GeneratorRun, ...]
+    solution: Program
+    """Prints a test's output."""
+    validator: Program | None = None
+    """Ends with 0 if a test's input is as the question says."""
+
+
+@dataclass(frozen=True, slots=True)
 class CodeProblem:
     """One problem."""
 
@@ -59,6 +81,8 @@ class CodeProblem:
     """File and line, for error messages."""
     solution: str = ""
     """The data's own in Python, if it has one."""
+    recipe: TestRecipe | None = None
+    """If the tests are yet to be made."""
 
 
 def text_of(record: Mapping[str, Any], key: str, where: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rollout.data.code.contests import apps, code_contests, code_contests_plus, codeforces
 from rollout.data.code.functions import humaneval, humaneval_plus, mbpp
+from rollout.data.code.generated import generated
 from rollout.data.code.livecodebench import livecodebench
 from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow
 from rollout.data.records import DataError, read_records
@@ -25,6 +26,9 @@ def read_code_problems(path: Path, limit: int | None = None) -> list[CodeProblem
     problems = [problem_of(record, where) for where, record in itertools.islice(read_records(path), limit)]
     if not problems:
         raise DataError(f"{path}: holds no rows")
+    if (unmade := next((problem for problem in problems if problem.recipe), None)) is not None:
+        problem = "its tests are yet to be made: `fairbox data code` does that, with an executor"
+        raise UnusableRow(RowFault.NO_TESTS, unmade.where, problem)
     return problems
 
 
@@ -66,6 +70,7 @@ def _verl(record: Mapping[str, Any], where: str) -> CodeProblem:
 
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any], str], CodeProblem]], ...] = (
     (("reward_model",), _verl),
+    (("generators", "solution"), generated),
     (("entry_point", "plus_input"), humaneval_plus),
     (("entry_point", "test"), humaneval),
     (("test_list",), mbpp),
