@@ -124,7 +124,8 @@ def test_tests_are_made_by_generators(tmp_path: Path, server: Server) -> None:
     unsolved = GENERATED | {"id": "unsolved", "solution": "import sys\nprint(sys.stdin.read())\nraise SystemExit(1)"}
     adds = {"code": "read n; read line; echo $((${line// /+}+0))", "language": "bash"}
     in_bash = GENERATED | {"id": "bash", "solution": adds}
-    rows = written(tmp_path / "rows.jsonl", GENERATED, large, fails, unsolved, in_bash)
+    no_text = GENERATED | {"id": "no text", "generators": ["# \ud800"]}
+    rows = written(tmp_path / "rows.jsonl", GENERATED, large, fails, unsolved, in_bash, no_text)
     out = tmp_path / "out.parquet"
     assert main(["data", "code", f"input={rows}", f"out={out}", f"executor={server.target}"]) == 0
     problems = read_code_problems(out)
@@ -136,9 +137,8 @@ def test_tests_are_made_by_generators(tmp_path: Path, server: Server) -> None:
     sums = [f"{sum(map(int, text.split()[1:]))}\n" for text in first["inputs"]]
     assert first["outputs"] == sums
     left = [json.loads(line) for line in (tmp_path / "out.left_out.jsonl").read_text().splitlines()]
-    assert [(each["uid"], each["why"]) for each in left] == [
-        (name, "no tests") for name in ("large", "fails", "unsolved")
-    ]
+    assert [each["uid"] for each in left] == ["large", "fails", "unsolved", "no text"]
+    assert [each["why"] for each in left] == ["no tests"] * 3 + ["bad row"]
     assert left[0]["problem"].startswith("validator of the test of '1001 1': NONZERO_EXIT, exit code 1:")
     assert left[0]["problem"].endswith("no such n")
     assert left[1]["problem"] == "generator of 'nothing': NONZERO_EXIT, exit code 1: no luck"
@@ -163,6 +163,7 @@ def test_generators_need_an_executor(tmp_path: Path, capsys: pytest.CaptureFixtu
         ({"generators": [{"code": "x", "args": "1"}]}, r"generators\[0\] must be a program"),
         ({"solution": {"language": "cpp"}}, "solution must be a program"),
         ({"validator": 3}, "validator must be a program"),
+        ({"time_limit_s": "2"}, "time_limit_s is '2', must be a number of seconds"),
     ],
 )
 def test_programs_that_make_no_tests(tmp_path: Path, change: dict[str, Any], problem: str) -> None:

@@ -37,6 +37,8 @@ def generated(record: Mapping[str, Any], where: str) -> CodeProblem:
     )
     given = record.get("solution")
     limit = record.get("time_limit_s")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+        raise UnusableRow(RowFault.BAD_ROW, where, f"time_limit_s is {limit!r:.40}, must be a number of seconds")
     truth = truth_text([], [], limit, checker=record.get("checker"), interactor=record.get("interactor"))
     uid, source = str(record.get("id") or where), str(record.get("data_source") or "generated")
     solution = given if isinstance(given, str) else ""

@@ -12,13 +12,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, ExecutorError, Outcome, Program
+from executor_service import Cause, ExecutionResult, ExecutorClient, ExecutorError, InvalidRequest, Outcome, Program
 from rollout.data.code.convert import Converted, fit
 from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow
 from rollout.rewards import NotScored
 
 _AT_ONCE = 8
 """Problems whose tests are made at once."""
+_PARALLEL = 8
+"""Programs of one problem that run at once: all together an executor's queue has room for."""
 
 
 def with_tests(
@@ -75,7 +77,10 @@ async def _with_tests(client: ExecutorClient, problem: CodeProblem) -> CodeProbl
 async def _printed(client: ExecutorClient, programs: Sequence[Program], names: Sequence[str], where: str) -> list[str]:
     """Output of each program. Raises UnusableRow for the first that has none."""
     printed = []
-    for name, result in zip(names, await client.execute_all(programs), strict=True):
+    results = await client.execute_all(programs, max_parallel=_PARALLEL)
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, InvalidRequest):
+            raise UnusableRow(RowFault.BAD_ROW, where, f"{name}: {result}")
         if isinstance(result, ExecutorError) or result.cause is Cause.INFRA:
             said = str(result) if isinstance(result, ExecutorError) else result.message
             raise NotScored(Cause.INFRA, f"{where}: {name}: {said}")
