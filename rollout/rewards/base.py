@@ -86,6 +86,8 @@ class Sample:
     """None if only the text is known."""
     tokens: int | None = None
     """Number of ids of prompt and response together; None if only the text is known."""
+    response_tokens: int | None = None
+    """The same without the prompt's."""
 
     @classmethod
     def of(cls, task: Task, result: TrajectoryResult) -> Self:
@@ -102,4 +104,5 @@ class Sample:
             trajectory_id=result.trajectory_id,
             stop_reason=result.stop_reason,
             tokens=len(result.trajectory.ids),
+            response_tokens=len(result.trajectory.response_ids),
         )

@@ -24,7 +24,13 @@ from rollout.rewards.arguments import arguments_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_BUILT_IN = ("rollout.rewards.code", "rollout.rewards.gsm8k", "rollout.rewards.localization", "rollout.rewards.turns")
+_BUILT_IN = (
+    "rollout.rewards.code",
+    "rollout.rewards.gsm8k",
+    "rollout.rewards.length",
+    "rollout.rewards.localization",
+    "rollout.rewards.turns",
+)
 """Modules of fairbox's own that register functions; imported at the first look-up."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 

@@ -112,6 +112,11 @@ class TrainConfig(RolloutConfig):
             )
         if self.sampling.seed is None:
             raise ConfigError("sampling.seed is none, must be a number: a run that goes on must go on the same way")
+        if self.advantage.estimator not in _GROUPED and self.advantage.equal_groups != "keep":
+            raise ConfigError(
+                f"advantage.equal_groups is {self.advantage.equal_groups!r}, must be 'keep' with "
+                f"advantage.estimator={self.advantage.estimator}, which has no groups"
+            )
         if self.advantage.estimator in _GROUPED and self.samples_per_prompt < 2:
             said = f"samples_per_prompt is {self.samples_per_prompt}, must be at least 2"
             raise ConfigError(

@@ -17,6 +17,7 @@ import torch
 
 from fairbox.config import setting
 from rollout.batch import RolloutBatch
+from rollout.loop.limits import StopReason
 from rollout.training.algo.masked import kept, whitened
 
 
@@ -53,6 +54,7 @@ def generalized_advantages(
     return advantages, returns
 
 
+_LENGTHS = (StopReason.TURN_LENGTH, StopReason.RESPONSE_LENGTH, StopReason.MODEL_LENGTH)
 _EPS = 1e-6
 """Added to a group's deviation, as in verl and SkyRL."""
 
@@ -67,7 +69,15 @@ class AdvantageSettings:
         help="grpo, rloo, reinforce++ or gae, which trains a value head.",
     )
     norm_by_std: bool = setting(True, help="grpo: divide by the group's standard deviation; Dr. GRPO does not.")
-    drop_equal: bool = setting(False, help="grpo, rloo: leave groups out whose rewards are all the same.")
+    equal_groups: str = setting(
+        "keep",
+        choices=("keep", "drop", "replace"),
+        help="grpo, rloo: groups whose rewards are all the same: keep, drop (leave out) or replace (by others: DAPO).",
+    )
+    drop_truncated: bool = setting(
+        False,
+        help="Leave trajectories out of the loss that a length limit cut off; their rewards count in their groups.",
+    )
     gamma: float = setting(1.0, least=0, most=1, help="gae, reinforce++: discount of a sampled token, 0 to 1.")
     lam: float = setting(0.95, least=0, most=1, help="gae: how far rewards are believed rather than values, 0 to 1.")
     whiten: bool = setting(True, help="gae, reinforce++: mean 0 and variance 1 over the tokens of a step.")
@@ -92,6 +102,8 @@ class Outcomes:
     row of a condensed trajectory has its reward, and one of them counts."""
     spread_rewards: torch.Tensor | None = None
     """float [B, R]: the reward spread over tokens, as `RolloutBatch.token_rewards`; None: it is at the last token."""
+    truncated: torch.Tensor | None = None
+    """bool [B]: rows of trajectories that a length limit cut off; None: none."""
 
     @classmethod
     def of(cls, batch: RolloutBatch, *, values: torch.Tensor | None = None) -> Outcomes:
@@ -105,6 +117,7 @@ class Outcomes:
             values,
             counted=batch.is_last_step,
             spread_rewards=batch.token_rewards,
+            truncated=torch.tensor([reason in _LENGTHS for reason in batch.stop_reasons]),
         )
 
     def token_rewards(self) -> torch.Tensor:
@@ -130,7 +143,12 @@ class Advantages:
 
 def estimate_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
     """Estimates advantages with the estimator that `settings` names."""
-    return ESTIMATORS[settings.estimator](outcomes, settings)
+    found = ESTIMATORS[settings.estimator](outcomes, settings)
+    if not settings.drop_truncated or outcomes.truncated is None:
+        return found
+    mask = found.mask & ~outcomes.truncated.to(found.mask.device).unsqueeze(1)
+    returns = None if found.returns is None else kept(found.returns, mask)
+    return Advantages(kept(found.advantages, mask), mask, returns)
 
 
 def grpo(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
@@ -214,7 +232,7 @@ class _Groups:
 def _spread(centred: torch.Tensor, group: _Groups, outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
     """Gives each token its row's advantage, and leaves rows out that have none."""
     rows = outcomes.scored & (group.count > 1)
-    if settings.drop_equal:
+    if settings.equal_groups != "keep":
         rows = rows & ~group.equal
     mask = outcomes.mask & rows.unsqueeze(1)
     return Advantages(kept(centred.float().unsqueeze(1).expand(mask.shape), mask), mask)

@@ -9,10 +9,13 @@ At most min(workers - running, (max_staleness + step) * per_step - (accepted + r
 SkyRL's fully asynchronous trainer (AReaL, arXiv:2505.24298, equation 3). So a group that does not take longer than
 those begun after it is at most `max_staleness` old; others are trained on late.
 
-Invariants: submitted = accepted + lost + running, and accepted = trained + taken + waiting; every number below the
-next one is in one place: waiting to be begun again, running, waiting, taken, trained, or given up; none is trained on
-twice. `state` with the number of the step is all that a run needs to go on: what it had begun and not trained on is
-begun again, so nothing is left out of a pass because a run was killed.
+Where groups whose rewards are all equal are to be replaced, others are begun in their place, up to a bound for each
+step: a model that solves everything, or nothing, must not roll out for ever (DAPO, arXiv:2503.14476, 3.2).
+
+Invariants: submitted = accepted + lost + replaced + running, and accepted = trained + taken + waiting; every number
+below the next one is in one place: waiting to be begun again, running, waiting, taken, trained, replaced, or given up;
+none is trained on twice. `state` with the number of the step is all that a run needs to go on: what it had begun and
+not trained on is begun again, so nothing is left out of a pass because a run was killed.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ class GroupEnd(StrEnum):
     """It is begun again: the service failed all of it."""
     GIVEN_UP = "given_up"
     """The service failed it too often, and it is left out of this pass."""
+    REPLACED = "replaced"
+    """Nothing can be learned from it, and another one is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class StalenessRules:
     """Groups that run at once."""
     steps: int
     """Steps of the whole run; no group is begun for steps beyond the last."""
+    replaced: int = 0
+    """Groups without a signal that are replaced before one step, at most; those beyond are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,10 @@ class GroupLedger:
         """Groups that the service failed since the run was started or resumed, and groups of refused steps."""
         self.lost_in_a_row = 0
         """Groups that the service failed, since one was scored."""
+        self.replaced = 0
+        """Groups without a signal since the run was started or resumed."""
+        self._replaced_now = 0
+        """The same since the last step was trained on."""
 
     @property
     def running(self) -> int:
@@ -121,13 +132,17 @@ class GroupLedger:
         self.submitted += 1
         return number
 
-    def ended(self, number: int, *, scored: int) -> GroupEnd:
-        """Records that a group has ended by itself, with `scored` scored trajectories."""
+    def ended(self, number: int, *, scored: int, equal: bool = False) -> GroupEnd:
+        """Records that a group has ended by itself, with `scored` scored trajectories. `equal`: their rewards are."""
         began = self._running.pop(number)
         if not scored:
             return self._lose(number)
         self.lost_in_a_row = 0
         self._plays_lost.pop(number, None)
+        if equal and self._replaced_now < self._rules.replaced:
+            self.replaced += 1
+            self._replaced_now += 1
+            return GroupEnd.REPLACED
         self._waiting[number] = began
         return GroupEnd.WAITS
 
@@ -155,6 +170,7 @@ class GroupLedger:
         assert self._taken, "nothing was taken"
         self._trained += len(self._taken)
         self._taken = ()
+        self._replaced_now = 0
         self._step += 1
 
     def state(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class _Mark:
     at: float
     engine_busy_s: float
     lost: int
+    replaced: int
 
 
 def token_lags(results: Sequence[TrajectoryResult], step: int) -> Counter[int]:
@@ -83,11 +84,11 @@ class StreamFigures:
 
     def __init__(self, max_staleness: int) -> None:
         self._bound = max_staleness
-        self._mark = _Mark(0.0, 0.0, 0)
+        self._mark = _Mark(0.0, 0.0, 0, 0)
 
     def begin(self, *, now: float, engine_busy_s: float) -> None:
         """Starts the figures: the first weights are in the engine."""
-        self._mark = _Mark(now, engine_busy_s, 0)
+        self._mark = _Mark(now, engine_busy_s, 0, 0)
 
     def taken(
         self,
@@ -101,7 +102,7 @@ class StreamFigures:
         engine_busy_s: float,
     ) -> dict[str, float]:
         """Figures of `step`, for which the trainer waited `waited_s`. `engine_busy_s` is the engine's own figure."""
-        before, self._mark = self._mark, _Mark(now, engine_busy_s, ledger.lost)
+        before, self._mark = self._mark, _Mark(now, engine_busy_s, ledger.lost, ledger.replaced)
         spent = max(now - before.at, 1e-9)
         ages = [group.staleness for group in groups]
         found = {
@@ -112,6 +113,7 @@ class StreamFigures:
             "async/running": float(ledger.running),
             "async/waiting": float(ledger.waiting),
             "async/lost": float(ledger.lost - before.lost),
+            "async/replaced": float(ledger.replaced - before.replaced),
             "async/trajectories_per_min": 60 * len(results) / spent,
             "async/learner_waited": min(1.0, waited_s / spent),
             "async/engine_idle": max(0.0, 1 - (engine_busy_s - before.engine_busy_s) / spent),
@@ -129,6 +131,9 @@ class StreamFigures:
 _LOG = logging.getLogger("fairbox.training")
 MAX_BARREN_STEPS = 3
 """Steps whose number of groups ends a run, if the service fails so many in a row without a scored one between them."""
+
+MAX_REPLACED_STEPS = 10
+"""Steps whose number of groups is replaced before one step at most, as in verl's DAPO (`max_num_gen_batches`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,7 @@ class RolloutStream:
             max_staleness=config.max_staleness,
             workers=(config.max_staleness + 1) * config.prompts_per_step,
             steps=config.steps,
+            replaced=MAX_REPLACED_STEPS * config.prompts_per_step * (config.advantage.equal_groups == "replace"),
         )
         self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
         self._figures = StreamFigures(rules.max_staleness)
@@ -349,10 +355,11 @@ class RolloutStream:
             self._fill()
 
     def _keep(self, number: int, results: list[TrajectoryResult]) -> None:
-        end = self._ledger.ended(number, scored=sum(not result.masked for result in results))
+        rewards = [result.reward.value for result in results if result.reward is not None and not result.masked]
+        end = self._ledger.ended(number, scored=len(rewards), equal=len(set(rewards)) < 2)
         if end is GroupEnd.WAITS:
             self._results[number] = results
-        else:
+        elif end is not GroupEnd.REPLACED:
             why = next((result.error for result in results if result.error), "no reason is known")
             again = "its problem is played again" if end is GroupEnd.LOST else "its problem is left out of this pass"
             _LOG.warning("every trajectory of group %d failed by the service (%s); %s", number, why, again)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from executor_service import Cause
 from rollout.rewards import Composition, NotScored, Reward, RewardEntry, RewardFault, RewardServices, Sample
+from rollout.rewards.length import overlong
 from rollout.rewards.turns import tool_call_rewards
 from rollout.tools import ToolOutcome
 
@@ -141,3 +142,15 @@ def test_rewards_of_calls_stand_at_their_turns() -> None:
     assert tool_call_rewards(sample) == Reward(0.75, {"calls": 3.0}, {1: -0.25, 2: 1.0})
     assert tool_call_rewards(sample, tools=("b",)) == Reward(1.0, {"calls": 1.0}, {2: 1.0})
     assert tool_call_rewards(Sample("", "")) == Reward(0.0, {"calls": 0.0})
+
+
+def test_length_is_punished_softly() -> None:
+    """The paper's own numbers, and what has no length."""
+    worth = {16384: 0.0, 16385: -1 / 4096, 18432: -0.5, 20480: -1.0, 99999: -1.0, 0: 0.0}
+    for tokens, value in worth.items():
+        sample = Sample(text="", ground_truth="", response_tokens=tokens)
+        assert overlong(sample, most=20480, buffer=4096) == pytest.approx(value)
+    with pytest.raises(NotScored, match="length in tokens") as raised:
+        overlong(Sample(text="", ground_truth=""))
+    assert raised.value.cause is Cause.TASK
+    assert overlong(Sample(text="", ground_truth="", response_tokens=1025), buffer=0) == -1.0

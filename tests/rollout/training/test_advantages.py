@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.batch import RolloutBatch
+from rollout.loop import StopReason
 from tests.interop.results import result, sampled, tool
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
@@ -66,9 +68,30 @@ def test_a_row_alone_in_its_group_is_left_out() -> None:
 def test_groups_without_a_difference_are_left_out_on_request() -> None:
     inputs = outcomes([1, 1, 0, 1], [0, 0, 1, 1])
     assert estimate_advantages(inputs, AdvantageSettings()).mask.all()
-    assert (
-        estimate_advantages(inputs, AdvantageSettings(drop_equal=True)).mask[:, 0].tolist() == [False] * 2 + [True] * 2
-    )
+    for equal_groups in ("drop", "replace"):  # of which a step may still have some
+        found = estimate_advantages(inputs, AdvantageSettings(equal_groups=equal_groups))
+        assert found.mask[:, 0].tolist() == [False] * 2 + [True] * 2
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce++", "gae"])
+def test_what_a_length_limit_cut_off_counts_in_its_group_and_in_no_loss(estimator: str) -> None:
+    inputs = replace(outcomes([3, 0, 1, 2], [0] * 4), truncated=torch.tensor([False, True, False, False]))
+    if estimator == "gae":
+        inputs = replace(inputs, values=torch.zeros(4, 1))
+    every = estimate_advantages(inputs, AdvantageSettings(estimator=estimator))
+    found = estimate_advantages(inputs, AdvantageSettings(estimator=estimator, drop_truncated=True))
+    assert every.mask.all()
+    assert found.mask[:, 0].tolist() == [True, False, True, True]
+    assert found.advantages[:, 0].tolist() == [*every.advantages[:1, 0].tolist(), 0, *every.advantages[2:, 0].tolist()]
+
+
+def test_a_batch_says_what_was_cut_off() -> None:
+    cut = result([1], sampled([2, 3]), reward=0.0, stop_reason=StopReason.RESPONSE_LENGTH)
+    whole = result([1], sampled([2, 3]), reward=1.0, stop_reason=StopReason.TURNS)
+    batch = RolloutBatch.from_results([cut, whole], pad_token_id=0)
+    truncated = Outcomes.of(batch).truncated
+    assert truncated is not None
+    assert truncated.tolist() == [True, False]
 
 
 def test_every_sampled_token_of_a_row_has_its_advantage_and_no_other() -> None:

@@ -22,6 +22,7 @@ from rollout.tokens import SegmentKind
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
+from rollout.training.algo.advantages import AdvantageSettings  # noqa: E402
 from rollout.training.algo.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
 from rollout.training.config import TrainConfig  # noqa: E402
 from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402 - needs torch
@@ -88,6 +89,15 @@ async def test_steps_take_what_ended_first_and_say_how_old_it_is(tiny_dir: Path,
     assert all(line["grad_norm"] > 0 for line in found[1:])
     # None of the groups of the last step was begun before what its passes had begun.
     assert max(line["async/staleness_max"] for line in found[1:]) == 1
+
+
+async def test_groups_without_a_signal_are_replaced(tiny_dir: Path, tmp_path: Path) -> None:
+    """For a problem that nobody solves: ten steps' worth of groups; then the step moves nothing."""
+    changes = {"max_staleness": 0, "advantage": AdvantageSettings(equal_groups="replace")}
+    assert await finished(run_of(tiny_dir, tmp_path, steps=1, wanted="#", eval_every=9, **changes))
+    (first,) = [line for line in lines(tmp_path) if line["step"] == 1]
+    assert (first["async/replaced"], first["trained_rows"], first["updates"]) == (20, 0, 0)
+    assert len(played(tmp_path, 1)[0]) == 6
 
 
 def test_figures_of_who_waits_are_of_the_time_since_the_step_before(sampled_results: list[TrajectoryResult]) -> None:

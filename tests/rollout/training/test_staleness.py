@@ -65,6 +65,25 @@ def test_groups_of_a_refused_step_are_begun_again() -> None:
     assert [group.number for group in found.take() or ()] == [2, 3]
 
 
+def test_groups_without_a_signal_are_replaced_up_to_a_bound() -> None:
+    found = ledger(per_step=2, max_staleness=0, workers=2, replaced=3)
+    assert submitted(found) == [0, 1]
+    assert found.ended(0, scored=4, equal=True) is GroupEnd.REPLACED
+    assert submitted(found) == [2]
+    assert found.ended(1, scored=4) is GroupEnd.WAITS
+    assert found.ended(2, scored=4, equal=True) is GroupEnd.REPLACED
+    assert submitted(found) == [3]
+    assert found.ended(3, scored=4, equal=True) is GroupEnd.REPLACED
+    assert submitted(found) == [4]
+    assert found.ended(4, scored=4, equal=True) is GroupEnd.WAITS  # three are enough
+    assert [group.number for group in found.take() or ()] == [1, 4]
+    found.trained()
+    assert (found.replaced, found.state()) == (3, {"next": 5, "again": []})
+    assert submitted(found) == [5, 6]
+    assert found.ended(5, scored=4, equal=True) is GroupEnd.REPLACED  # another step, another three
+    assert found.ended(6, scored=0, equal=True) is GroupEnd.LOST
+
+
 def test_a_state_that_is_none_is_an_error() -> None:
     with pytest.raises(FairboxError, match="does not say which problems"):
         ledger(state={"next": 3})
@@ -83,9 +102,10 @@ class Ledgers(RuleBasedStateMachine):
         per_step=st.integers(1, 3),
         max_staleness=st.integers(0, 3),
         workers=st.integers(1, 8),
+        replaced=st.integers(0, 4),
     )
-    def begin(self, per_step: int, max_staleness: int, workers: int) -> None:
-        self.bounds = StalenessRules(per_step, max_staleness, workers, steps=12)
+    def begin(self, per_step: int, max_staleness: int, workers: int, replaced: int) -> None:
+        self.bounds = StalenessRules(per_step, max_staleness, workers, steps=12, replaced=replaced)
         self.ledger = GroupLedger(self.bounds)
         self.step = 1
         self.began: set[int] = set()
@@ -93,6 +113,7 @@ class Ledgers(RuleBasedStateMachine):
         self.taken: tuple[TakenGroup, ...] = ()
         self.trained: list[int] = []
         self.given_up: set[int] = set()
+        """With those that were replaced."""
         self.saved: tuple[int, dict[str, Any], list[int], set[int]] = (1, self.ledger.state(), [], set())
 
     @rule()
@@ -106,14 +127,14 @@ class Ledgers(RuleBasedStateMachine):
             self.began.add(number)
 
     @precondition(lambda self: self.began)
-    @rule(data=st.data(), scored=st.integers(0, 2))
-    def end(self, data: st.DataObject, scored: int) -> None:
+    @rule(data=st.data(), scored=st.integers(0, 2), equal=st.booleans())
+    def end(self, data: st.DataObject, scored: int, equal: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.began)))
         self.began.remove(number)
-        end = self.ledger.ended(number, scored=scored)
+        end = self.ledger.ended(number, scored=scored, equal=equal)
         if end is GroupEnd.WAITS:
             self.waiting.append(number)
-        elif end is GroupEnd.GIVEN_UP:
+        elif end is not GroupEnd.LOST:
             self.given_up.add(number)
 
     @rule()
@@ -155,7 +176,7 @@ class Ledgers(RuleBasedStateMachine):
         if not hasattr(self, "ledger"):
             return
         found, rules = self.ledger, self.bounds
-        assert found.submitted == found.accepted + found.lost + found.running
+        assert found.submitted == found.accepted + found.lost + found.replaced + found.running
         assert found.accepted == len(self.trained) + len(self.taken) + found.waiting
         assert found.running == len(self.began) <= rules.workers
         assert found.accepted + found.running <= min(rules.max_staleness + self.step, rules.steps) * rules.per_step
