@@ -23,18 +23,19 @@ class Addresses:
     target: str
     health: str
     gateway: str
+    pid: int
+    """The server's process."""
 
 
 @contextlib.asynccontextmanager
 async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addresses]]:
     """A server that is ready, and a client of it."""
-    addresses = Addresses(*(f"127.0.0.1:{port}" for port in free_ports(3)))
-    words = [f"listen={addresses.target}", f"health_listen={addresses.health}", f"python={INTERPRETER}"]
-    words += ["metrics_listen=", *settings]
-    words = [word.replace("GATEWAY", addresses.gateway) for word in words]
+    target, health, gateway = (f"127.0.0.1:{port}" for port in free_ports(3))
+    words = [f"listen={target}", f"health_listen={health}", f"python={INTERPRETER}"]
+    words += ["metrics_listen=", *(word.replace("GATEWAY", gateway) for word in settings)]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "executor_service", *words)
     try:
-        async with ExecutorClient(addresses.target) as client, asyncio.timeout(START_WITHIN_S) as deadline:
+        async with ExecutorClient(target) as client, asyncio.timeout(START_WITHIN_S) as deadline:
             while True:
                 try:
                     await client.execute("print(1)")
@@ -42,7 +43,7 @@ async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addres
                 except ExecutorUnavailable:
                     await asyncio.sleep(0.05)
             deadline.reschedule(None)
-            yield client, addresses
+            yield client, Addresses(target, health, gateway, process.pid)
     finally:
         process.terminate()
         await process.wait()

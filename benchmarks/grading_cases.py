@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.executor_server import INTERPRETER, executor
-from benchmarks.rows import Row, figure, median, skipped
+from benchmarks.rows import Row, figure, median, resident_kib, skipped
 from executor_service import ExecutorClient, FunctionCase, StdioCase
 
 CASES = 100
@@ -49,16 +49,37 @@ async def cases_rows() -> list[Row]:
         stdio = await _rate(lambda: _graded(client, PROGRAM, [StdioCase(a.encode(), b.encode()) for a, b in _texts()]))
         calls = [FunctionCase((list(range(n)),), [sum(range(n)), n - 1]) for n in range(1, CASES + 1)]
         function = await _rate(lambda: _graded(client, FUNCTION, calls, entry_point="f"))
+    large = await _large_rows()
     plain = await _rate(_plain, at_once=1)
     rows = [
         figure("STDIO, cases a second", stdio, "/s", least=8 * plain, against=f"plain interpreters {plain:.0f}/s"),
         figure("FUNCTION, cases a second", function, "/s"),
+        *large,
     ]
     folder = os.environ.get("FAIRBOX_PRIME_CODE", "")
     if not folder:
         return [*rows, skipped("FAIRBOX_PRIME_CODE", "set it to the folder that has verl's prime_code")]
     other = await _other(folder)
     return [*rows, figure("STDIO beside prime_code", stdio / other, "x", least=1.2, against=f"{other:.0f}/s")]
+
+
+async def _large_rows() -> list[Row]:
+    """200 cases with 10 MB of input in all."""
+    line = " ".join(map(str, range(10_000)))  # 48,889 bytes
+    cases = [StdioCase(f"{n}\n{line}\n".encode(), b"%d 9999\n" % sum(range(10_000))) for n in range(200)]
+    size = sum(len(case.stdin) for case in cases) / 1e6
+    took, resident = [], []
+    async with executor("languages=python", f"max_concurrent={2 * AT_ONCE}") as (client, server):
+        await asyncio.sleep(WARM_S)
+        for _ in range(ROUNDS + 1):
+            began = time.perf_counter()
+            await _graded(client, PROGRAM, cases)
+            took.append(time.perf_counter() - began)
+            resident.append(resident_kib(server.pid) / 1024)
+    return [
+        figure(f"200 cases, {size:.1f} MB of input", median(took[1:]), "s", most=0.5),
+        figure("memory that the server gains by five such problems", resident[-1] - resident[0], "MiB", most=5),
+    ]
 
 
 async def _graded(client: ExecutorClient, code: str, cases: list[StdioCase] | list[FunctionCase], **more: str) -> None:

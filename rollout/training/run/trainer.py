@@ -206,10 +206,12 @@ class Trainer:
         self._log.write(step, figures)
 
     async def _update(self, results: Sequence[TrajectoryResult]) -> dict[str, float]:
-        batch = RolloutBatch.from_results(results, pad_token_id=0)
+        def step() -> dict[str, float]:
+            return self._learner.step(RolloutBatch.from_results(results, pad_token_id=0))
+
         try:
             # Off the loop, and to its end: a step that is cut off half way is no step.
-            return await asyncio.to_thread(self._learner.step, batch)
+            return await asyncio.to_thread(step)
         except Diverged as error:
             try:
                 path = await asyncio.to_thread(self._save_diverged)
