@@ -139,7 +139,7 @@ def validate_checker(
         language=checker.language,
         args=args,
         files=files,
-        return_paths=[*rules.returned, *([_VERDICT] if in_python else [])],
+        return_paths=[*([_VERDICT] if in_python else []), *rules.returned],
         limits=checker.limits,
         tenant=request.tenant,
     )

@@ -36,7 +36,7 @@ class Rules:
     names: tuple[str, ...]
     """Files and folders that the program's own may not be called."""
     returned: tuple[str, ...]
-    """Files by which it says more than by its exit code."""
+    """Files by which it says more than by its exit code. The longest is the last: there may be no room for it."""
     right: int
     wrong: frozenset[int]
     partial: int | None
@@ -58,7 +58,7 @@ RULES = {
         checker_args=(INPUT, ANSWER, f"{FEEDBACK}/"),
         interactor_args=(INPUT, ANSWER, f"{FEEDBACK}/"),
         names=(INPUT, ANSWER, FEEDBACK),
-        returned=(MESSAGE, _SCORE, _MULTIPLIER),
+        returned=(_SCORE, _MULTIPLIER, MESSAGE),
         right=42,
         wrong=frozenset({43}),
         partial=None,

@@ -101,6 +101,13 @@ async def test_kattis_says_why(executor: ExecutorClient) -> None:
     assert (await judged(executor, "z", checker)).message == "0 words of 4"
 
 
+async def test_a_long_message_leaves_room_for_the_verdict(executor: ExecutorClient) -> None:
+    said = "open(sys.argv[3] + 'judgemessage.txt', 'w').write('x' * 10**6); sys.exit(43)"
+    checker = Checker(f"import sys; {said}", convention=CheckerConvention.KATTIS, limits=Limits(return_bytes=1))
+    found = await judged(executor, "a", checker)
+    assert (found.verdict, found.message) == (Verdict.WRONG_ANSWER, "The checker does not accept the output.")
+
+
 @pytest.mark.parametrize(
     ("points", "verdict"),
     [
