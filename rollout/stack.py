@@ -30,8 +30,8 @@ from fairbox.net.serving import reachable
 from fairbox.security import CLIENT_VARIABLES, client_security
 
 READY_WITHIN_S = 120.0
-"""A service that is not ready by then is broken: on a loaded laptop the two need a few seconds, and a minute if they are
-started for the first time on a machine that has no processor to spare."""
+"""A service that is not ready by then is broken: on a loaded laptop the two need a few seconds, and a minute if they
+are started for the first time on a machine that has no processor to spare."""
 STOP_WITHIN_S = 15.0
 """From SIGTERM to SIGKILL; the executor's own drain ends before."""
 _POLL_S = 0.05
