@@ -12,6 +12,7 @@ archive=$cache/base-$suite.tar
 mkdir -p "$cache"
 
 if [ ! -s "$archive" ]; then
+    command -v debootstrap >/dev/null || { echo "debian-base: install debootstrap (Debian package debootstrap)" >&2; exit 1; }
     mirror=${DEBIAN_MIRROR:-$(apt-cache policy base-files | sed -n 's|^ *[0-9]* \(https*://[^ ]*\) .*/main .*|\1|p' | head -n 1)}
     [ -n "$mirror" ] || { echo "debian-base: apt names no mirror here; set DEBIAN_MIRROR=URL" >&2; exit 1; }
     root=$(mktemp -d "$cache/root.XXXXXX")

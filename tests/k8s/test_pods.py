@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -182,6 +183,21 @@ def test_images_run_as_the_user_that_pods_have(tier: str) -> None:
     assert users[-1] == f"{security['runAsUser']}:{security['runAsGroup']}"
     assert "--constraint constraints.txt" in (ROOT / "deploy" / "images" / "install.sh").read_text(encoding="utf-8")
     assert not re.search(r"pip install (?!--no-deps)|python3 -m pip (?!wheel|--python)", text)
+
+
+@pytest.mark.parametrize("tier", [*SERVICES, "rollout"])
+def test_images_are_given_all_that_the_package_is_built_from(tier: str) -> None:
+    """As pyproject.toml names it; and the context has it."""
+    build = containerfile(tier).partition("\nFROM ")[2].partition("\nFROM ")[0]
+    copied = {word for line in re.findall(r"^COPY (?!--from)(.+) \S+$", build, re.MULTILINE) for word in line.split()}
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, wheel = document["project"], document["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {project["readme"], *project["license-files"], *wheel["packages"], *wheel["shared-data"]}
+    assert needed <= copied
+    allowed = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    for path in copied - {word for word in copied if word.startswith("wheels/")}:
+        assert (ROOT / path).exists()
+        assert any(line in (f"!{path}", f"!{path.partition('/')[0]}") for line in allowed), path
 
 
 def test_the_executors_image_has_git() -> None:
