@@ -56,11 +56,17 @@ class ComparedAnswer:
     tolerance: Tolerance
     is_value: bool = False
     tuples_are_lists: bool = False
+    alternatives: tuple[bytes, ...] = ()
+    """Other outputs that are right."""
 
     @property
     def size(self) -> int:
         """Bytes to be compared."""
-        return len(self.expected) + len(self.actual)
+        return sum(map(len, self._right)) + len(self.actual)
+
+    @property
+    def _right(self) -> tuple[bytes, ...]:
+        return (self.expected, *self.alternatives)
 
     def at_sight(self) -> Judgement | None:
         """For an answer whose text is the expected one; None for others. Nothing is copied."""
@@ -72,16 +78,14 @@ class ComparedAnswer:
                 return None
             return Judgement(Verdict.PASSED, Cause.POLICY, actual=short(self.expected))
         if self.comparison is Comparison.EXACT:
-            return judge_text(self.expected, self.actual, self.comparison)
-        less, more = sorted((self.expected, self.actual), key=len)
-        if len(more) - len(less) > _MOST_SPACE or not more.startswith(less) or more[len(less) :].strip():
-            return None
-        return PASSED
+            return self.judge()
+        return PASSED if any(_same_but_for_space(each, self.actual) for each in self._right) else None
 
     def judge(self) -> Judgement:
         """Compares: takes time that grows with `size`."""
         if not self.is_value:
-            return judge_text(self.expected, self.actual, self.comparison, self.tolerance)
+            found = [judge_text(each, self.actual, self.comparison, self.tolerance) for each in self._right]
+            return PASSED if PASSED in found else found[0]
         return judge_value(
             self.actual,
             json.loads(self.expected),
@@ -93,9 +97,16 @@ class ComparedAnswer:
     def program(self, tenant: str) -> RunRequest:
         """The run that compares: `finding_of` reads its result."""
         tolerance = (self.tolerance.absolute, self.tolerance.relative)
-        how = json.dumps([self.comparison, tolerance, self.is_value, self.tuples_are_lists])
-        files = (*_sources(), InputFile(_EXPECTED, self.expected), InputFile(_ACTUAL, self.actual))
+        how = json.dumps([self.comparison, tolerance, self.is_value, self.tuples_are_lists, len(self.alternatives)])
+        right = (InputFile(f"{_EXPECTED}{index}", text) for index, text in enumerate(self._right))
+        files = (*_sources(), *right, InputFile(_ACTUAL, self.actual))
         return RunRequest(_CODE, "python", LIMITS, args=(how,), files=files, tenant=tenant)
+
+
+def _same_but_for_space(expected: bytes, actual: bytes) -> bool:
+    """Says whether one of two texts is the other with a little white space behind it."""
+    less, more = sorted((expected, actual), key=len)
+    return len(more) - len(less) <= _MOST_SPACE and more.startswith(less) and not more[len(less) :].strip()
 
 
 @cache
@@ -106,10 +117,16 @@ def _sources() -> tuple[InputFile, ...]:
 
 def main() -> None:
     """Runs as `ComparedAnswer.program`: compares, and prints the finding as JSON."""
-    comparison, tolerance, is_value, tuples_are_lists = json.loads(sys.argv[1])
-    expected, actual = (Path(name).read_bytes() for name in (_EXPECTED, _ACTUAL))
+    comparison, tolerance, is_value, tuples_are_lists, more = json.loads(sys.argv[1])
+    expected, *others = (Path(f"{_EXPECTED}{index}").read_bytes() for index in range(more + 1))
     found = ComparedAnswer(
-        expected, actual, Comparison(comparison), Tolerance(*tolerance), is_value, tuples_are_lists
+        expected,
+        Path(_ACTUAL).read_bytes(),
+        Comparison(comparison),
+        Tolerance(*tolerance),
+        is_value,
+        tuples_are_lists,
+        tuple(others),
     ).judge()
     json.dump([found.verdict, found.message, (found.actual or b"").decode()], sys.stdout)
 

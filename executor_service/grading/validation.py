@@ -240,14 +240,14 @@ def _cases(
 
 def _stdio(found: list[FieldError], field: str, case_id: str, case: pb.StdioCase, limits: Limits) -> StdioCase:
     _most(found, f"{field}.stdin", len(case.stdin), MAX_STDIN, "bytes")
-    if len(case.expected_stdout) > limits.output_bytes:
-        problem = (
-            f"has {len(case.expected_stdout)} bytes, must have at most limits.output_bytes ({limits.output_bytes})"
-        )
+    size, others = len(case.expected_stdout), sum(map(len, case.alternatives))
+    if size > limits.output_bytes:
+        problem = f"has {size} bytes, must have at most limits.output_bytes ({limits.output_bytes})"
         found.append(FieldError(f"{field}.expected_stdout", problem))
     _most(found, f"{field}.alternatives", len(case.alternatives), MAX_ALTERNATIVES, "entries")
-    if max(map(len, case.alternatives), default=0) > limits.output_bytes:
-        problem = f"has an entry of more bytes than limits.output_bytes ({limits.output_bytes})"
+    if others and size + others > limits.output_bytes:
+        most = f"limits.output_bytes ({limits.output_bytes})"
+        problem = f"has {others} bytes, must have at most {most} together with expected_stdout"
         found.append(FieldError(f"{field}.alternatives", problem))
     return StdioCase(case.stdin, case.expected_stdout, case_id, tuple(case.alternatives))
 

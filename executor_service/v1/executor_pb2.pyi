@@ -1161,8 +1161,8 @@ class StdioCase(google.protobuf.message.Message):
     """Expected standard output."""
     @property
     def alternatives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """Other outputs that are right too, each compared as `expected_stdout` is. At most 64. Must be empty with a checker or
-        an interactor.
+        """Other outputs that are right too, each compared as `expected_stdout` is. At most 64, and together with that at most
+        `limits.output_bytes`. Must be empty with a checker or an interactor.
         """
 
     def __init__(

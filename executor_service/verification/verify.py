@@ -234,9 +234,10 @@ class _Cases:
         if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
             if self._request.checker is not None or judge_program(run.execution) is not PASSED:
                 return False
-            return any(answer.at_sight() is PASSED for answer in self._answers(run.case, run.execution))
-        answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
-        found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
+            found = self._answer(run.case, run.execution).at_sight()
+        else:
+            answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
+            found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
         return found is not None and found.verdict is Verdict.PASSED
 
     def _failed(self) -> bool:
@@ -273,7 +274,7 @@ class _Cases:
         if finding is not PASSED:
             return finding
         if request.checker is None:
-            return await self._compared_with_each(self._answers(case, execution))
+            return await self._compared(self._answer(case, execution))
         return await self._checked(request.checker, case, execution.stdout.data)
 
     async def _checked(self, checker: JudgeProgram, case: StdioCase, output: bytes) -> Judgement:
@@ -283,22 +284,15 @@ class _Cases:
             return said
         return judge_control(check, (await self._check(checker, case, case.expected_stdout))[1])
 
-    def _answers(self, case: StdioCase, execution: ExecutionResult) -> list[ComparedAnswer]:
-        """The output beside each that is right."""
-        request, printed = self._request, execution.stdout.data
-        right = (case.expected_stdout, *case.alternatives)
-        return [ComparedAnswer(each, printed, request.comparison, request.tolerance) for each in right]
-
-    async def _compared_with_each(self, answers: Sequence[ComparedAnswer]) -> Judgement:
-        """PASSED if one comparison says so; else the first that could not be made, or was made."""
-        if any(answer.at_sight() is PASSED for answer in answers):
-            return PASSED
-        found: list[Judgement] = []
-        for answer in answers:
-            found.append(await self._compared(answer))
-            if found[-1].verdict is Verdict.PASSED:
-                return found[-1]
-        return next((each for each in found if each.cause is Cause.INFRA), found[0])
+    def _answer(self, case: StdioCase, execution: ExecutionResult) -> ComparedAnswer:
+        request = self._request
+        return ComparedAnswer(
+            case.expected_stdout,
+            execution.stdout.data,
+            request.comparison,
+            request.tolerance,
+            alternatives=case.alternatives,
+        )
 
     async def _compared(self, answer: ComparedAnswer) -> Judgement:
         """A large one in a run of its own, like one of a checker."""

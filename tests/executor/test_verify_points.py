@@ -220,20 +220,25 @@ async def test_several_outputs_are_right(executor: ExecutorClient) -> None:
     assert found.passed
 
 
-async def test_a_large_alternative_is_compared_apart(executor: ExecutorClient) -> None:
+async def test_a_large_output_is_compared_apart_and_once(executor: ExecutorClient, server: Server) -> None:
+    """However many are right: who prints much must not cost a run for each."""
     words = " ".join(map(str, range(20_000)))
-    case = StdioCase(b"", b"short", alternatives=(words.replace(" ", " \n").encode(), words.encode()))
+    many = tuple(b"%d" % number for number in range(60))
+    case = StdioCase(b"", b"short", alternatives=(*many, words.replace(" ", " \n").encode(), words.encode()))
+    ended = server.status().outcomes["FINISHED"]
     [found] = (await executor.verify(words + "\n\n", [case], language="text")).cases
     assert found.passed
+    assert server.status().outcomes["FINISHED"] == ended + 1  # a little space needs no run
     [found] = (await executor.verify(words.replace("7 ", "7.0 ", 1), [case], language="text")).cases
     assert found.verdict is Verdict.WRONG_ANSWER
+    assert server.status().outcomes["FINISHED"] == ended + 3
 
 
 async def test_alternatives_are_few_short_and_without_a_checker(executor: ExecutorClient) -> None:
     small = Limits(output_bytes=1000)
     for case, more, field in (
         (StdioCase(b"", b"", alternatives=(b"x",) * 65), {}, "cases[0].stdio.alternatives"),
-        (StdioCase(b"", b"", alternatives=(b"", b"x" * 1001)), {"limits": small}, "cases[0].stdio.alternatives"),
+        (StdioCase(b"", b"x" * 500, alternatives=(b"x" * 501,)), {"limits": small}, "cases[0].stdio.alternatives"),
         (StdioCase(b"", b"", alternatives=(b"x",)), {"checker": Checker("1")}, "cases[0].stdio.alternatives"),
         (StdioCase(b"", b"", alternatives=(b"x",)), {"interactor": Checker("1")}, "cases[0].stdio.alternatives"),
     ):
