@@ -30,9 +30,9 @@ from executor_service.guest.protocol.status_page import StatusPages
 from executor_service.guest.supervisor import Around, Supervisor
 from executor_service.guest.walls import mounts
 from executor_service.guest.walls import syscalls as sys_
+from executor_service.guest.walls.call_relay import CallRelay
 from executor_service.guest.walls.confine import Confinement, prepare
 from executor_service.guest.walls.private import PrivateFolders
-from executor_service.guest.walls.signal_relay import SignalRelay
 from executor_service.guest.walls.signals import kill_all
 from executor_service.guest.walls.traces import LONG_S, ObjectNumbers, PacketCounts
 from executor_service.guest.walls.without_namespaces import BareInit
@@ -177,7 +177,7 @@ class Init:
         if self._bare is not None:
             self._bare.listen()
             if not self._bare.scoped:
-                confinement.relay = SignalRelay(self._poll)
+                confinement.relay = CallRelay(self._poll)
 
     def use_once(self) -> PythonProgram | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from executor_service.guest.meters import Meters
     from executor_service.guest.protocol.spec import Begin, WorkspaceOrder
     from executor_service.guest.protocol.status_page import StatusPages
-    from executor_service.guest.walls.signal_relay import SignalRelay
+    from executor_service.guest.walls.call_relay import CallRelay
     from executor_service.guest.walls.without_namespaces import BareInit
     from executor_service.guest.walls.workspace import WorkspaceMounts
 
@@ -52,7 +52,7 @@ class Around:
         work: str,
         workspaces: WorkspaceMounts | BareInit,
         kill_all: Callable[[], None],
-        relay: SignalRelay | None,
+        relay: CallRelay | None,
     ) -> None:
         self.work = work
         self.workspaces = workspaces

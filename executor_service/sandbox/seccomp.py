@@ -14,7 +14,7 @@ connected ones, no System V and POSIX queues and memory, nothing that acts on ot
 
 For versions of Landlock that don't know truncation, no path is truncated (`ftruncate` is of a file that was opened to
 be written). For those that don't scope signals, no descriptor sends any (F_SETOWN), and each call that signals somebody
-is left to the init of the box (`guest/walls/signal_relay.py`); so is each that starts a process or thread, because
+is left to the init of the box (`guest/walls/call_relay.py`); so is each that starts a process or thread, because
 there the init kills one by one, and could not catch up with a bomb.
 """
 

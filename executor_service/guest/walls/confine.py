@@ -13,7 +13,7 @@ from executor_service.guest.walls import syscalls as sys_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from executor_service.guest.walls.signal_relay import SignalRelay
+    from executor_service.guest.walls.call_relay import CallRelay
     from executor_service.guest.walls.without_namespaces import BareInit
 
 INNER_UID = 1000
@@ -47,8 +47,8 @@ class Confinement:
         """Instead of namespaces."""
         self.proc = -1 if privileged or bare else proc
         """A proc that can be written, for who has to write down whom it is."""
-        self.relay: SignalRelay | None = None
-        """Supervisor of signals, if the filter leaves them to it."""
+        self.relay: CallRelay | None = None
+        """Supervisor of signals and forks, if the filter leaves them to it."""
 
 
 def prepare(confinement: Confinement) -> None:

@@ -3,7 +3,7 @@
 The init of a box puts itself into a domain that scopes signals: `kill(-1)` then reaches the box's processes and nobody
 else. Each worker nests a domain of its own in it: files beneath a list of paths alone, no TCP, no signal to the init.
 Invariants: a domain can't be left; all that this kernel's version can restrict is restricted. What that version does
-not know yet is closed otherwise (`seccomp`, `signal_relay`, `tree.kill_all`), and so is what none knows (stat, chmod,
+not know yet is closed otherwise (`seccomp`, `call_relay`, `tree.kill_all`), and so is what none knows (stat, chmod,
 chown, connecting to a socket by path): by the system call filter and by file permissions; see
 docs/explanation/security.md.
 """

@@ -73,7 +73,7 @@ _SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 """The second since Linux 5.19: a caller that has been read waits until it is answered or killed."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277}
-"""Number of seccomp() on the architectures whose signals `signal_relay` knows by number."""
+"""Number of seccomp() on the architectures whose signals `call_relay` knows by number."""
 _NOTIFICATION_BYTES = 80
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_ID_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """Requests of linux/seccomp.h, of 80, 24 and 8 bytes."""

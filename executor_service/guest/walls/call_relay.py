@@ -1,7 +1,7 @@
 """Signals and forks of a program where Landlock does not scope signals: the init of its box decides about them.
 
 The filter of such a program (`seccomp`) leaves each call that signals somebody, or starts a process or thread, to a
-supervisor, which is the init. How many may be started, `fork_gate` knows. A process may signal itself, and the kernel
+supervisor, which is the init. `fork_gate` knows how many may be started. A process may signal itself, and the kernel
 goes on with that. Whomever else it means, the init looks whether that is below the init, and sends the signal itself,
 through a descriptor of the process that was taken before the look: process numbers can be given to others at any
 moment. Invariants: nothing outside of the box is signalled, nor the init; what is looked at are numbers that came with
@@ -52,8 +52,8 @@ _HIGHEST_PID = 1 << 22
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class SignalRelay:
-    """Supervisor of the signals of one box, made by the box's init."""
+class CallRelay:
+    """Supervisor of the signals and forks of one box, made by the box's init."""
 
     def __init__(self, poll: select.poll) -> None:
         self._poll = poll
