@@ -192,7 +192,6 @@ def test_text_ends_its_lines_plainly() -> None:
 
 
 @pytest.mark.skipif(shutil.which("npx") is None, reason="buf comes through npx, which is not installed")
-@pytest.mark.timeout(300)
 def test_protos_pass_buf() -> None:
     makefile = (ROOT / "Makefile").read_text()
     version = re.search(r"^BUF := (\S+)$", makefile, re.MULTILINE)

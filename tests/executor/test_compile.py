@@ -25,7 +25,6 @@ from tests.executor.test_leases import limiter_running
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed"),
-    pytest.mark.timeout(300),
 ]
 GENEROUS = Limits(wall_time_s=100, compile_time_s=100)
 DOUBLE = """#include <stdio.h>

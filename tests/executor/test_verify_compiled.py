@@ -14,7 +14,6 @@ from tests.executor.servers import Server, running
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
-    pytest.mark.timeout(300),
 ]
 LIMITS = Limits(wall_time_s=30, compile_time_s=100)
 DOUBLE = """#warning "this is said once"

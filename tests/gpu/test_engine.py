@@ -20,7 +20,7 @@ from rollout.engines.local.engine import TransformersEngine  # noqa: E402 - need
 from rollout.engines.weights import DiskWeights, StateWeights  # noqa: E402
 from rollout.training import PolicySettings  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gpu
 
 LONG = 240
 """Ids of a turn that still runs when the weights come."""

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 from rollout.training import AdvantageSettings, PolicySettings  # noqa: E402 - needs torch
 from rollout.training.learner.update import UpdateSettings  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gpu
 
 GPU = PolicySettings(device="cuda")
 CLOSE = 1e-4

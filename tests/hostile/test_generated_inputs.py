@@ -130,7 +130,6 @@ async def fuzz(services: Services, numbers: range, most_s: float) -> list[float]
     return waits
 
 
-@pytest.mark.timeout(300)  # four hundred inputs, each of which may wait for a second: 25 s beside other work
 async def test_a_few_generated_inputs_harm_nobody(tmp_path: Path) -> None:
     with started(tmp_path) as services:
         await fuzz(services, range(400), 2.0)

@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.verl,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(150),
 ]
 __all__ = ["make_worker"]
 

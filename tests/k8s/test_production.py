@@ -81,7 +81,6 @@ def _exec(target: str, environment: dict[str, str]) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("overlay", ["prod", "restricted"])
 def test_a_client_of_the_overlay_is_served_and_a_stranger_is_not(overlay: str, tmp_path: Path) -> None:
     documents = kustomized(ROOT / "deploy" / "overlays" / overlay)

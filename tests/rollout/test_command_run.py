@@ -19,8 +19,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (DOCS / "reference" / "dump.md").read_text(encoding="utf-8")
 FEW = ("n=2", "limits.max_turns=1", "limits.max_turn_tokens=8", "concurrency=2")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def run(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:

@@ -80,7 +80,6 @@ def test_a_condensed_trajectory_has_the_tokens_of_all_its_parts() -> None:
     assert (figures["total_prompt_tokens"], figures["total_response_tokens"]) == (3, 3)
 
 
-@pytest.mark.timeout(300)
 def test_the_sdk_reads_every_event(played: TrajectoryResult, openhands_python: str) -> None:
     events = list(events_of(record(played)))
     done = subprocess.run(

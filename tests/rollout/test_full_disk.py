@@ -16,8 +16,6 @@ ROOT = Path(__file__).parents[2]
 FULL = "No space left on device"
 FEW = ("limits.max_turns=1", "limits.max_turn_tokens=8", "concurrency=2")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:

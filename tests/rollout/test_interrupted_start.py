@@ -30,8 +30,6 @@ sys.exit(main(sys.argv[1:]))
 """The command with a model that takes for ever."""
 COMMAND = ["-m", "rollout.cli"]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def started(program: list[str], *words: str) -> subprocess.Popen[str]:
     # Whoever runs the tests in the background ignores SIGINT, and so would what they start.

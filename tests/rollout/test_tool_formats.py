@@ -311,7 +311,6 @@ except ConfigError as error:
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(300)
 def test_parsers_of_sglang_read_calls() -> None:
     python = os.environ.get("FAIRBOX_SGLANG_PYTHON")
     if python is None:

@@ -10,7 +10,7 @@ import pytest
 from tests.k8s.netns.tiers import DEADLINE_S, LIMIT, runs_of, tiers, unusable
 from tests.k8s.runs import most_at_once
 
-pytestmark = [pytest.mark.partitions, pytest.mark.timeout(240), pytest.mark.skipif(bool(unusable()), reason=unusable())]
+pytestmark = [pytest.mark.partitions, pytest.mark.skipif(bool(unusable()), reason=unusable())]
 
 LOAD_S = 20.0
 CUT_S = 7.0

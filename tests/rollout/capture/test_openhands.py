@@ -8,8 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.rollout.capture.gateways import scripted
 from tests.rollout.openhands_sdk import openhands_env
@@ -21,7 +19,6 @@ def call(name: str, **arguments: Any) -> str:
     return f"I see.\n<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-@pytest.mark.timeout(300)
 async def test_openhands_agent_is_recorded_in_one_branch(
     openhands_python: str, chat: ChatTemplate, tokenizer: HubTokenizer
 ) -> None:

@@ -13,8 +13,6 @@ from rollout.engines.http import EngineHttp
 from rollout.engines.sglang.launch import LaunchConfig
 from tests.limiter.ray.cluster import ray_cluster
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:

@@ -143,7 +143,6 @@ def many(folder: Path, count: int) -> tuple[list[dict[str, str]], str]:
     return rows, base
 
 
-@pytest.mark.timeout(300)
 def test_fifty_repositories_of_which_some_are_bad_and_a_run_that_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,8 +32,6 @@ from rollout.training.rollouts.stream import StreamFigures, token_lags  # noqa: 
 from rollout.training.run.run import TrainingRun  # noqa: E402
 from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 ROOT = Path(__file__).parents[3]
 CONFIG = TrainConfig(
     env="vowels",

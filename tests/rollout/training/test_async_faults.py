@@ -34,8 +34,6 @@ from rollout.training.run.trainer import TrainerPhase  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 from tests.rollout.training.test_async import each_problem_once_a_pass, played, run_of  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 
 class Sandboxed(Vowels):
     """Vowels that are counted by a program in the executor."""

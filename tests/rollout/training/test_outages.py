@@ -165,7 +165,6 @@ def checked(results: list[TrajectoryResult]) -> Counter[bool]:
     return Counter(bool(result.tool_calls) for result in results if not result.masked)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_outage_selects_nothing(
     seed: int, chat: ChatTemplate, tokenizer: HubTokenizer, tmp_path: Path

@@ -22,8 +22,6 @@ from rollout.training.run.trainer import Trainer  # noqa: E402
 from tests.rollout.training import test_async, test_trainer  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def started_again(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vowels:

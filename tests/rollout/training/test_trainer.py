@@ -36,8 +36,6 @@ from rollout.training.learner.update import UpdateSettings  # noqa: E402
 from rollout.training.run.run import TrainingRun  # noqa: E402
 from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 CONFIG = TrainConfig(
     env="vowels",
     prompts_per_step=2,

@@ -21,8 +21,6 @@ from rollout.training.learner.learner import Diverged, Learner  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 from tests.rollout.training.test_trainer import run_of, trained, untimed  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def saved(out: Path) -> int:
     found = CheckpointStore(out / "checkpoints", keep=9).latest()
