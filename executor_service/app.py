@@ -16,6 +16,8 @@ from prometheus_client.metrics_core import Metric
 
 from executor_service.config import ExecutorConfig
 from executor_service.gateway.service import open_gateway
+from executor_service.images.store import open_store
+from executor_service.images.table import Images
 from executor_service.machine.capacity import fitted
 from executor_service.machine.facts import LevelCapabilities
 from executor_service.machine.languages import Capabilities, probed
@@ -102,7 +104,9 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
-        work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
+        store = await asyncio.to_thread(open_store, config.image_dir) if config.image_dir else None
+        images = await stack.enter_async_context(Images(store, clock, not here.host.bare, here.boxes.has_image))
+        work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, images, gate, clock, name)
         policy, installed, profiles = config.policy(), capabilities.versions.keys(), here.boxes.profiles
         once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
         started, version = clock.now(), installed_version()
@@ -114,7 +118,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s, facts
             )
 
-        service = ExecutorService(runs, verifier, sessions, once, policy, installed, profiles, calls, now)
+        service = ExecutorService(runs, verifier, sessions, once, policy, installed, profiles, calls, images, now)
         if config.metrics_listen:
             figures = partial(executor_metrics, now, runs.tally, sessions.table, boxes)
             await stack.enter_async_context(metrics_server(config, figures, security))
@@ -291,6 +295,7 @@ async def open_work(
     config: ExecutorConfig,
     here: Here,
     hold: Hold,
+    images: Images,
     gate: LeaseGate,
     clock: Clock,
     name: str,
@@ -314,7 +319,7 @@ async def open_work(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
     )
     displayed = DisplayedPrograms(boxes, planner, hold, clock)
-    programs = Programs(boxes, planner, compiler, hold, clock)
+    programs = Programs(boxes, planner, compiler, hold, images, clock)
     work = Router(programs, displayed, sessions)
     runs = await stack.enter_async_context(
         ExecutionQueue(

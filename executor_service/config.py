@@ -168,6 +168,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         256 * _MIB, least=_MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
     )
     workspace_timeout_s: float = setting(600.0, above=0, help="Longest preparation of a workspace, seconds.")
+    image_dir: str = setting(
+        "", help="Where images are kept, as `fairbox image` writes them; empty: runs can't name one."
+    )
     drain_grace_s: float = setting(10.0, least=0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(
         False, help="Allow listening beyond loopback although neither tokens nor tls_client_ca guard."

@@ -130,6 +130,8 @@ class RunRequest:
     """Mounted for the run; empty: none."""
     workspace_read_only: bool = False
     """Mounted without a writable layer."""
+    image: str = ""
+    """Name or id of the image that is its root; empty: none."""
     lease: Lease | None = None
     request_id: str = ""
     tenant: str = ""

@@ -129,7 +129,7 @@ def commands(prog: str, known: Mapping[str, tuple[str, str]]) -> Iterator[tuple[
             yield from commands(f"{prog} data", rollout.cli.data.command._COMMANDS)
         elif word == "doctor":  # the executor's, in a process of its own
             yield f"{prog} {word}", (does, "EXECUTOR", list(leaves(DoctorConfig)), "executor_service")
-        elif word != "exec":  # has no settings
+        elif word not in ("exec", "image"):  # have no settings
             with patch("fairbox.config._help", side_effect=SystemExit) as asked, contextlib.suppress(SystemExit):
                 importlib.import_module(module).main(["--help"])
             listed, prefix, *_ = asked.call_args.args

@@ -73,6 +73,7 @@ class ExecutorClient(SessionCalls):
         limits: Limits | None = None,
         workspace_id: str = "",
         workspace_read_only: bool = False,
+        image: str = "",
         lease: LeaseLike | None = None,
         request_id: str = "",
         tenant: str = "",
@@ -82,15 +83,13 @@ class ExecutorClient(SessionCalls):
         timeout: float | None = None,
         call_timeout: float | None = None,
     ) -> ExecutionResult:
-        """Runs a program and returns what became of it. Cancelling kills it.
-
-        With a `session_id` it runs as the next cell of that session, and cancelling interrupts it (see `session`).
-        `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout`: seconds that
-        the program may take, after which it is killed and its result says so: `limits.wall_time_s` by another name.
-        `call_timeout` (seconds) bounds the whole call, queues included; by default the program's wall time plus
+        """Runs a program and returns what became of it. Cancelling kills it. With a `session_id` it runs as the
+        next cell of that session, and cancelling interrupts it (see `session`). `display`: whether the value of
+        the last expression is displayed; None: in cells alone. `timeout`: seconds that the program may take,
+        after which it is killed and its result says so: `limits.wall_time_s` by another name. `call_timeout`
+        (seconds) bounds the whole call, queues included; by default the program's wall time plus
         QUEUE_ALLOWANCE_S. Raises InvalidRequest, NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost,
-        ExecutorUnavailable, and for cells SessionNotFound or SessionBusy.
-        """
+        ExecutorUnavailable, and for cells SessionNotFound or SessionBusy."""
         request = program_to_proto(
             Program(
                 code=code,
@@ -103,6 +102,7 @@ class ExecutorClient(SessionCalls):
                 limits=limits,
                 workspace_id=workspace_id,
                 workspace_read_only=workspace_read_only,
+                image=image,
                 lease=lease,
                 request_id=request_id,
                 tenant=tenant,

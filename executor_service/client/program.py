@@ -34,6 +34,8 @@ class Program:
     workspace_id: str = ""
     workspace_read_only: bool = False
     """Without a writable layer above the workspace: writing to it fails."""
+    image: str = ""
+    """Name or id of an image that is its root."""
     profile: str = ""
     lease: LeaseLike | None = None
     request_id: str = ""
@@ -60,6 +62,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             limits=None if limits is None else limits_to_proto(limits),
             workspace_id=program.workspace_id,
             workspace_read_only=program.workspace_read_only,
+            image=program.image,
             profile=program.profile,
             lease=_lease_to_proto(program.lease),
             request_id=program.request_id or uuid.uuid4().hex,

@@ -24,6 +24,7 @@ import struct
 import time
 
 from executor_service.guest import worker
+from executor_service.guest.image_root import ImageRoot
 from executor_service.guest.lease import LeaseDeadline
 from executor_service.guest.meters import Meters
 from executor_service.guest.protocol.status_page import StatusPages
@@ -81,7 +82,7 @@ def serve(
         stage = "control groups"
         meters = Meters(spec["groups"])
         join_for_good(spec["groups"], bare=bare)
-        last_pid, store, network = None, -1, None
+        last_pid, store, network, image = None, -1, None, -1
         if bare:
             stage = "landlock"
             proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -94,7 +95,7 @@ def serve(
             settings = mounts.open_settings()
             last_pid = _open_or_none(_LAST_PID, settings)
             stage = "mounts"
-            store, proc = mounts.build_root(spec, spec["uid"] if privileged else 0)
+            store, image, proc = mounts.build_root(spec, spec["uid"] if privileged else 0)
             stage = "root"
             mounts.enter_root()
             stage = "network"
@@ -102,12 +103,9 @@ def serve(
         # Before the first fork: a program must never find an init that can be traced or read.
         oom_score = _open_or_none(_OOM_SCORE, proc)  # now, while it is ours
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
-        confinement = Confinement(
-            spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead, proc=proc
-        )
-        box = Init(
-            control, lease, spec, confinement, store, network, meters=meters, last_pid=last_pid, oom_score=oom_score
-        )
+        confinement = Confinement(spec, privileged, seccomp, meters.attach, bare=instead, proc=proc)
+        kernel = (last_pid, oom_score)
+        box = Init(control, lease, spec, confinement, store, network, image, meters=meters, kernel=kernel)
         stage = "worker"
         while True:
             program = box.use_once()
@@ -140,15 +138,18 @@ class Init:
         confinement: Confinement,
         store: int,
         network: Network | None,
+        image: int,
         *,
         meters: Meters,
-        last_pid: int | None,
-        oom_score: int | None,
+        kernel: tuple[int | None, int | None],
     ) -> None:
+        """`kernel`: descriptors of `_LAST_PID` and `_OOM_SCORE`, for who may write them."""
         self._control = control
         self._lease = lease
         self._spec = spec
-        self._owner = spec["uid"] if confinement.privileged else 0
+        uid = spec["uid"] if confinement.image_owner is None else confinement.image_owner
+        self._owner = uid if confinement.privileged else 0
+        self._image = None if image < 0 else ImageRoot(spec, image, self._owner)
         self._confinement = confinement
         self._bare = confinement.bare
         self._workspaces = WorkspaceMounts(store, self._owner)
@@ -157,8 +158,8 @@ class Init:
         self._objects = None if self._bare else ObjectNumbers()
         prepare(confinement)
         self._meters = meters
-        self._last_pid = last_pid
-        meters.last_pid = last_pid
+        self._last_pid, oom_score = kernel
+        meters.last_pid = self._last_pid
         self._pages = StatusPages()
         self._oom_score = oom_score
         self._uses = 0
@@ -186,6 +187,8 @@ class Init:
             self._bare.prepare()
         else:
             self._workspaces.private = self._private.prepare()
+            if self._image is not None:
+                self._image.mount(self._workspaces.private)
         ours, streams = self._streams()
         if self._last_pid is not None:
             os.pwrite(self._last_pid, b"1", 0)  # the worker is always process 2: nothing tells how many came before
@@ -252,8 +255,10 @@ class Init:
                 self._confinement.relay.clear()
             self._bare.clear()
             return
+        if self._image is not None:
+            self._image.clear()
         self._workspaces.clear()
-        self._private.clear(self._pages.changed_ns())
+        self._private.clear(0 if self._image is not None else self._pages.changed_ns())
         self._clear_ipc()
         if self._network is not None:
             self._network.clear()

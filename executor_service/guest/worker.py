@@ -87,6 +87,8 @@ def _task(control: Socket, pages: StatusPages, confinement: Confinement) -> Pyth
     write_files(work, task["files"], view[task["stdin_size"] :])
     changed_ns = os.fstat(work).st_ctime_ns
     os.close(work)
+    if task["folder"]:
+        _start_in(task["folder"], pages)
     if task["stdin_size"]:
         _stdin(view[: task["stdin_size"]], reopen=confinement.bare is None)
     number = -1
@@ -115,6 +117,15 @@ def _task(control: Socket, pages: StatusPages, confinement: Confinement) -> Pyth
     program.take_over()
     services.serve(task["entry"], wire.GuestChannel(socket.socket(fileno=number)))
     os._exit(0)
+
+
+def _start_in(folder: str, pages: StatusPages) -> None:
+    """Enters a folder of the image, which is to blame if it can't be had."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+    except OSError as error:
+        pages.fail("exec", error.errno or 0, str(error))
 
 
 def _arrange(streams: list[int], confinement: Confinement) -> None:
@@ -165,6 +176,8 @@ def _exec(task: Task, pages: StatusPages, changed_ns: int, joined_s: float) -> N
     used_s = time.process_time() - joined_s
     pages.start(time.monotonic(), used_s, changed_ns=changed_ns, collects=task["collects"])
     try:
+        if task["folder"]:
+            os.execvpe(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - where an image has it
         os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
     except OSError as error:
         pages.fail("exec", error.errno or 0, str(error))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from executor_service.guest.serve.branch import WORKSPACE
 from executor_service.guest.warm.packages import THREADS
+from executor_service.images.table import HeldImage
 from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
 from executor_service.languages.spec import fill
 from executor_service.model import InputFile, Limits, RunRequest
@@ -24,6 +25,12 @@ CELLS = "cells"
 """Entry that serves cells in a worker."""
 _IMPORT = b"import"
 """Word in every program that imports anything: the statement, `__import__`, or `importlib`."""
+_IMAGE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+"""Environment of an image's programs, where the image has no other."""
 _ONE_THREAD = dict.fromkeys(THREADS, "1")
 """A library that starts threads when it is imported would keep its session from being branched."""
 
@@ -86,6 +93,27 @@ class Planner:
             stdin=request.stdin,
             return_paths=request.return_paths,
             reserves=language.reserves,
+        )
+
+    def image_plan(self, request: RunRequest, held: HeldImage) -> Plan:
+        """Plan that runs a program of a language without a compiler in an image, which has to have its interpreter."""
+        language, config = LANGUAGES[request.language], held.image.config
+        values = {name: commands[0] for name, commands in language.tools.items()}
+        values |= {"python": "python3", "memory": str(request.limits.memory_bytes), "tmp": _TMP}
+        name = language.program_file(request.code)
+        argv = [f"{WORK_FOLDER}/{name}" if word == name else fill(word, values) for word in language.run]
+        env = _IMAGE_ENV | dict(config.env) | {key: fill(value, values) for key, value in language.env.items()}
+        return Plan(
+            argv=(*argv, *request.args),
+            env=env | dict(request.env),
+            limits=request.limits,
+            profile=self._lean_or_base(),
+            files=_files(request),
+            stdin=request.stdin,
+            return_paths=request.return_paths,
+            reserves=language.reserves,
+            image=held.mount,
+            folder=config.working_dir,
         )
 
     def compilation(self, request: RunRequest, limits: Limits) -> Plan:

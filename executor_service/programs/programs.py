@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from executor_service.images.table import Images
 from executor_service.languages import LANGUAGES
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.programs.compiler import Build, Compiler, NotCompiled
@@ -17,6 +18,7 @@ from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import NO_END_S, Killed, Mode, Plan, Report, SandboxFailure
 from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +26,14 @@ _log = logging.getLogger(__name__)
 class Programs:
     """The `Backend` for requests without a session."""
 
-    def __init__(self, boxes: SandboxPool, planner: Planner, compiler: Compiler, hold: Hold, clock: Clock) -> None:
+    def __init__(
+        self, boxes: SandboxPool, planner: Planner, compiler: Compiler, hold: Hold, images: Images, clock: Clock
+    ) -> None:
         self._boxes = boxes
         self._planner = planner
         self._compiler = compiler
         self._hold = hold
+        self._images = images
         self._clock = clock
 
     async def perform(self, attempt: Execution) -> ExecutionResult:
@@ -90,6 +95,9 @@ class Programs:
     async def _run(self, attempt: Execution, build: Build, admitted: float) -> ExecutionResult:
         # Held until the sandbox is gone: longer than the call, which is answered before.
         request = attempt.request
+        if request.image:
+            async with self._images.hold(request.image) as image:
+                return await self._run_plan(attempt, self._planner.image_plan(request, image), build, admitted)
         with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
             plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
             if plan.mode is Mode.MAIN:
@@ -108,6 +116,10 @@ class Programs:
         except SandboxFailure as failure:
             if answered is not None:
                 raise
+            if plan.image is not None and failure.stage == "exec":
+                attempt.started = False
+                lacking = f"is {attempt.request.image!r}, in which {plan.argv[0]} can't be started: {failure}"
+                raise FieldErrors([FieldError("image", lacking)]) from None
             return _failed(attempt, failure, compilation=build.compilation)
         return answered
 

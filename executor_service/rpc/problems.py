@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from executor_service import errors
+from executor_service.images.store import UnknownImage
 from executor_service.rpc.workspaces import CopyTooLarge
 from executor_service.runs.admission import QueueFull
 from executor_service.runs.dedup import IdReused, ResultGone
@@ -89,7 +90,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.PERMISSION_DENIED, str(error))
         case CopyTooLarge():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=errors.WorkspaceTooLarge.reason)
-        case UnknownWorkspace():
+        case UnknownWorkspace() | UnknownImage():
             return Problem(grpc.StatusCode.NOT_FOUND, str(error))
         case StoreFull():
             return _exhausted(str(error), _STORE_FULL_RETRY_S, "executor:workspace_bytes")

@@ -16,6 +16,7 @@ from executor_service.client.balance import LOAD_KEY
 from executor_service.grading.model import VerifyResult
 from executor_service.grading.request import VerifyRequest
 from executor_service.grading.validation import validate_verify
+from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, RunRequest, SessionInfo
 from executor_service.rpc.access import own
 from executor_service.rpc.problems import abort
@@ -75,6 +76,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         installed: Collection[str],
         profiles: Mapping[str, Profile],
         workspaces: WorkspaceCalls,
+        images: Images,
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._runs = runs
@@ -86,6 +88,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._profiles = frozenset(profiles)
         self._session_profiles = {name for name, profile in profiles.items() if not profile.lean}
         self._workspaces = workspaces
+        self._images = images
         self._status = status
 
     async def ExecuteCode(self, request: pb.ExecuteCodeRequest, context: Context) -> Any:
@@ -174,6 +177,9 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         # answered from the first run, whatever became of its workspace since.
         # A cell's is held by its session.
         known = request.session_id or self._runs.knows(request.request_id)
+        if request.image and not known:
+            async with self._images.hold(request.image):
+                return await self._runs.execute(request, mark, follow)
         with self._workspaces.hold("" if known else request.workspace_id, request.tenant, request.limits):
             return await self._runs.execute(request, mark, follow)
 

@@ -94,6 +94,7 @@ def task_of(plan: Plan) -> dict[str, Any]:
         "collects": bool(plan.return_paths),
         "entry": plan.entry,
         "work": WORK_FOLDER,
+        "folder": plan.folder,
         "workspace": plan.workspace.target if plan.workspace else "",
         "argv": list(plan.argv),
         "env": dict(plan.env),

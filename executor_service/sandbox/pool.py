@@ -24,7 +24,7 @@ from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.sandbox.sandbox import Sandbox
-from executor_service.sandbox.shelf import Demand, PoolStatistics, Shelf
+from executor_service.sandbox.shelf import Demand, ImageShelves, PoolStatistics, Shelf
 from executor_service.sandbox.zygote import Profile, Zygote
 from fairbox.clock import Clock
 
@@ -45,8 +45,7 @@ _FAILURES = 3
 class SandboxPool:
     """`async with SandboxPool(...) as pool, pool.take(plan) as sandbox: report = await sandbox.run()`.
 
-    The first profile is loaded when the block is entered; the others according to their settings.
-    """
+    The first profile is loaded when the block is entered; the others according to their settings."""
 
     def __init__(
         self,
@@ -69,7 +68,9 @@ class SandboxPool:
         for index, profile in enumerate(profiles):
             numbers = range(index * most, (index + 1) * most)
             self._shelves[profile.name] = Shelf(profile, [*reversed(numbers)], Demand(clock.now()))
-        self.leases = LeasePage(most * len(profiles))
+        self._first = next(iter(self._shelves.values()))
+        self._images = ImageShelves(range(len(profiles) * most, (len(profiles) + 1) * most))
+        self.leases = LeasePage(most * (len(profiles) + 1))
         """Until when work under leases may run, and where there is some."""
         self._tasks = asyncio.TaskGroup()
         self._keepers: list[asyncio.Task[None]] = []
@@ -77,16 +78,15 @@ class SandboxPool:
 
     async def __aenter__(self) -> SandboxPool:
         await self._tasks.__aenter__()
-        first = next(iter(self._shelves.values()))
         for shelf in self._shelves.values():
-            if shelf.profile.ahead or shelf is first:
-                shelf.wanted.set()
+            if shelf.profile.ahead or shelf is self._first:
+                shelf.slot.wanted.set()
             self._keepers.append(self._tasks.create_task(self._keep(shelf), name=f"zygote {shelf.profile.name}"))
         self._keepers.append(self._tasks.create_task(self._tick(), name="boxes"))
         try:
-            await first.tried.wait()
-            if first.failure is not None:
-                raise first.failure
+            await self._first.slot.tried.wait()
+            if self._first.slot.failure is not None:
+                raise self._first.slot.failure
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -103,7 +103,7 @@ class SandboxPool:
         self.leases.close()
 
     async def _close(self) -> None:
-        for shelf in self._shelves.values():
+        for shelf in (*self._shelves.values(), *self._images):
             boxes = tuple(shelf.boxes)
             for box in boxes:
                 box.kill()
@@ -117,12 +117,12 @@ class SandboxPool:
 
     def loaded(self, name: str) -> bool:
         """Says whether a profile can be used at once. If not, starts to load it."""
-        self._shelves[name].wanted.set()
-        return self._shelves[name].zygote is not None
+        self._shelves[name].slot.wanted.set()
+        return self._shelves[name].slot.zygote is not None
 
     def packages(self, name: str) -> tuple[str, ...]:
         """Packages that a profile has loaded; empty before it is loaded, and without those that are not installed."""
-        zygote = self._shelves[name].zygote
+        zygote = self._shelves[name].slot.zygote
         if zygote is None:
             return ()
         return tuple(each for each in zygote.profile.packages if each not in zygote.missing)
@@ -131,6 +131,10 @@ class SandboxPool:
     def level(self) -> IsolationLevel:
         """Isolation between the users of the boxes."""
         return self._host.level
+
+    def has_image(self, image_id: str) -> bool:
+        """Says whether there are boxes of an image, or takers of one."""
+        return self._images.has(image_id)
 
     def statistics(self) -> Mapping[str, PoolStatistics]:
         """Boxes by profile."""
@@ -142,8 +146,8 @@ class SandboxPool:
         return _Taken(self, plan)
 
     async def _taken(self, plan: Plan) -> SandboxRun:
-        shelf = self._shelves[plan.profile]
-        shelf.wanted.set()
+        shelf = self._shelf(plan)
+        shelf.slot.wanted.set()
         box = await self._box(shelf)
         sandbox = SandboxRun(self._host, box, plan)
         try:
@@ -152,22 +156,26 @@ class SandboxPool:
             self._release(shelf, box)
             raise
 
+    def _shelf(self, plan: Plan) -> Shelf:
+        shelf = self._shelves[plan.profile]
+        return shelf if plan.image is None else self._images.shelf(plan.image, shelf, self._clock.now())
+
     async def _box(self, shelf: Shelf) -> Sandbox:
-        if shelf.zygote is None and shelf.failure is not None:
-            raise shelf.failure
+        if shelf.slot.zygote is None and shelf.slot.failure is not None:
+            raise shelf.slot.failure
         waiting = shelf.join()
         self._serve(shelf)
         if waiting.done():
             return waiting.result()  # the usual case
         try:
-            async with asyncio.timeout(_READY_WITHIN_S if shelf.zygote else _LOADED_WITHIN_S):
+            async with asyncio.timeout(_READY_WITHIN_S if shelf.slot.zygote else _LOADED_WITHIN_S):
                 return await waiting
         except BaseException as error:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 self._release(shelf, waiting.result())  # assigned in the moment in which its taker gave up
             if isinstance(error, TimeoutError):
                 text = f"no box of profile {shelf.profile.name!r} was ready in time"
-                raise shelf.failure or SandboxFailure("set-up", 0, text, started=False) from None
+                raise shelf.slot.failure or SandboxFailure("set-up", 0, text, started=False) from None
             raise
         finally:
             shelf.leave(waiting)
@@ -180,12 +188,15 @@ class SandboxPool:
         """Gives takers what is ready, and makes what is missing."""
         shelf.assign()
         target = self._target(shelf)
-        if shelf.zygote is not None and not self._closing:
+        if shelf.slot.zygote is not None and not self._closing:
             for _ in range(shelf.missing(target)):
-                self._make(shelf, shelf.zygote)
+                self._make(shelf, shelf.slot.zygote)
+            if (box := self._images.victim(shelf)) is not None:
+                box.kill()
 
     def _target(self, shelf: Shelf) -> int:
-        return shelf.target(self._clock.now(), self._spare, self._most)
+        now = self._clock.now()
+        return shelf.target(now, self._images.spare(shelf, self._spare, now), self._most)
 
     def _make(self, shelf: Shelf, zygote: Zygote) -> None:
         box = Sandbox(
@@ -193,6 +204,7 @@ class SandboxPool:
             zygote,
             shelf.free.pop(),
             self.leases,
+            shelf.image,
             disk_bytes=self._limits.disk_bytes,
             memory_bytes=self._limits.memory_bytes,
             processes=self._limits.processes,
@@ -233,40 +245,45 @@ class SandboxPool:
             shelf.failures = 0
             shelf.refuse(box.failure)
         self._serve(shelf)
+        for other in self._images.left_waiting(shelf):  # its number may be for a box of another image
+            self._serve(other)
 
     async def _keep(self, shelf: Shelf) -> None:
         """Loads a profile once it is wanted, and again when its zygote has died; the boxes died with it."""
         pause_s = _RELOAD_S
         with contextlib.suppress(asyncio.CancelledError):
-            await shelf.wanted.wait()
+            await shelf.slot.wanted.wait()
             while True:
                 try:
                     async with Zygote(self._host, shelf.profile, self._env) as zygote:
                         self._loaded(shelf, zygote)
                         pause_s = _RELOAD_S
                         await zygote.ended()
-                        shelf.zygote = None
+                        shelf.slot.zygote = None
                     _log.error("the zygote of %s has died; it is started again", shelf.profile.name)
                 except SandboxFailure as failure:
-                    if shelf.tried.is_set() or shelf is not next(iter(self._shelves.values())):
+                    if shelf.slot.tried.is_set() or shelf is not self._first:
                         _log.error("profile %s can't be loaded: %s", shelf.profile.name, failure)
-                    shelf.failure = failure
-                    shelf.tried.set()
+                    shelf.slot.failure = failure
+                    shelf.slot.tried.set()
                     shelf.refuse(failure)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _RELOAD_MOST_S)
 
     def _loaded(self, shelf: Shelf, zygote: Zygote) -> None:
-        shelf.zygote, shelf.failure = zygote, None
-        shelf.tried.set()
+        shelf.slot.zygote, shelf.slot.failure = zygote, None
+        shelf.slot.tried.set()
         self._serve(shelf)
+        for other in self._images.forked_from(shelf.slot):
+            self._serve(other)
 
     async def _tick(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(_TICK_S)
-                for shelf in self._shelves.values():
+                for shelf in (*self._shelves.values(), *self._images):
                     self._fit(shelf)
+                self._images.forget_idle()
 
     def _fit(self, shelf: Shelf) -> None:
         """Gives up what is not needed, or makes what is missing."""
@@ -296,4 +313,4 @@ class _Taken:
         try:
             await self._sandbox.__aexit__(kind, error, trace)
         finally:
-            self._boxes._release(self._boxes._shelves[self._plan.profile], self._sandbox.box)
+            self._boxes._release(self._boxes._shelf(self._plan), self._sandbox.box)

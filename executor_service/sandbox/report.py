@@ -69,6 +69,18 @@ class WorkspaceMount:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageMount:
+    """Layers of an image on this host, which become the root of programs."""
+
+    image_id: str
+    layers: tuple[str, ...]
+    """Folders, relative to `folder`, the highest first."""
+    folder: str
+    owner: int
+    """Uid that the files belong to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One program and all that it is given. Every limit is set."""
 
@@ -90,6 +102,10 @@ class Plan:
     reserves: int = 0
     """Bytes of address space that the runtime takes and does not use."""
     workspace: WorkspaceMount | None = None
+    image: ImageMount | None = None
+    """Root that it sees; None: what the host has. EXEC alone, without a workspace."""
+    folder: str = ""
+    """Folder that it starts in, of its image; empty: the work folder."""
     entries: int = 0
     """Files and folders that it may make beyond the usual number, where they are counted."""
 

@@ -23,7 +23,7 @@ from executor_service.sandbox.groups import RunGroups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.limits import DEFAULT_INODES
-from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.report import ImageMount, SandboxFailure
 from executor_service.sandbox.zygote import Zygote, wait_readable
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Sandbox:
         zygote: Zygote,
         number: int,
         leases: LeasePage,
+        image: ImageMount | None,
         *,
         disk_bytes: int,
         memory_bytes: int,
@@ -63,6 +64,7 @@ class Sandbox:
         self.number = number
         self.leases = leases
         self.profile = zygote.profile.name
+        self._image = image
         self.disk_bytes = disk_bytes
         self.groups: RunGroups | None = None
         self.counts_processes = False
@@ -103,12 +105,14 @@ class Sandbox:
 
     async def _ask(self, groups: Groups) -> None:
         self.counts_processes = bool(groups["processes"])
+        image = self._image
         spec = {
             **self._host.root(self.number),
             "number": self.number,
             "disk_bytes": self.disk_bytes,
             "inodes": DEFAULT_INODES,
             "groups": groups,
+            "image": None if image is None else {"layers": image.layers, "folder": image.folder, "owner": image.owner},
         }
         self._control = await self._zygote.open_box(spec, self.leases.handle)
         asyncio.get_running_loop().add_reader(self._control, self._read)

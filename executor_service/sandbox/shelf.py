@@ -1,4 +1,5 @@
-"""Boxes of one profile by state, and the takers that wait for one. Neither tasks nor I/O: `SandboxPool` has those.
+"""Boxes of one profile, or of one image, by state, and the takers that wait for one. Neither tasks nor I/O:
+`SandboxPool` has those.
 
 Invariants: a box is pending, ready or used, or nobody may have it any more; takers are served first in, first out; a
 taker that gave up gets nothing.
@@ -8,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.report import ImageMount, SandboxFailure
 from executor_service.sandbox.sandbox import Sandbox
 from executor_service.sandbox.zygote import Profile, Zygote
 
 _PERIOD_S = 30.0
 """Boxes that were used at once in this period, or the one before, are kept."""
+_WARM_S = 60.0
+"""So long after its last use an image's boxes wait for the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +55,29 @@ class Demand:
 
 
 @dataclass(eq=False, slots=True)
-class Shelf:
-    """One profile's boxes."""
+class ZygoteSlot:
+    """Place of a profile's zygote."""
 
-    profile: Profile
-    free: list[int]
-    """Numbers that no box has."""
-    demand: Demand
     zygote: Zygote | None = None
     """None: not loaded, or being loaded."""
     failure: SandboxFailure | None = None
     """Reason why the last attempt to load the profile failed."""
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     tried: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False, slots=True)
+class Shelf:
+    """Boxes of one profile, or of one image."""
+
+    profile: Profile
+    free: list[int]
+    """Numbers that no box has. Those of images share one list."""
+    demand: Demand
+    slot: ZygoteSlot = field(default_factory=ZygoteSlot)
+    """Shared with the profile whose zygote makes the boxes of an image."""
+    image: ImageMount | None = None
+    """Root of their programs; None: what the host has."""
     boxes: set[Sandbox] = field(default_factory=set)
     """All boxes whose numbers are taken: those below, and those that are being taken down."""
     pending: set[Sandbox] = field(default_factory=set)
@@ -74,6 +88,11 @@ class Shelf:
     made: int = 0
     failures: int = 0
     """Boxes in a row that could not be made."""
+
+    @property
+    def idle(self) -> bool:
+        """True if it has no box, and nobody waits for one."""
+        return not self.boxes and not self.takers
 
     def join(self) -> asyncio.Future[Sandbox]:
         """Queues one more taker."""
@@ -149,3 +168,67 @@ class Shelf:
     def statistics(self) -> PoolStatistics:
         """Counts of the present moment."""
         return PoolStatistics(len(self.ready), len(self.used), len(self.pending), len(self.takers), self.made)
+
+
+class ImageShelves:
+    """Shelves of the images that are in use, made when somebody wants one. `numbers`: those of their boxes.
+
+    All images together have as many boxes as one profile; who wants an image waits for no box that waits for work in
+    another; an image that nobody uses any more has no box after a while.
+    """
+
+    def __init__(self, numbers: range) -> None:
+        self._free = [*reversed(numbers)]
+        self._shelves: dict[str, Shelf] = {}
+        """The least recently used first."""
+        self._used_at: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Shelf]:
+        return iter(tuple(self._shelves.values()))
+
+    def has(self, image_id: str) -> bool:
+        """Says whether an image has a shelf."""
+        return image_id in self._shelves
+
+    def shelf(self, image: ImageMount, base: Shelf, now: float) -> Shelf:
+        """The shelf of an image, which is used now; its boxes are forked from the zygote of `base`."""
+        shelf = self._shelves.pop(image.image_id, None)
+        if shelf is None:
+            shelf = Shelf(base.profile, self._free, Demand(now), base.slot, image)
+        self._shelves[image.image_id] = shelf
+        self._used_at[image.image_id] = now
+        return shelf
+
+    def forked_from(self, slot: ZygoteSlot) -> Iterable[Shelf]:
+        """Shelves whose boxes are forked from the zygote of a slot."""
+        return [shelf for shelf in self if shelf.slot is slot]
+
+    def spare(self, shelf: Shelf, spare: int, now: float) -> int:
+        """Boxes of a shelf that are to wait for work beyond those used lately: `spare`, but for images of old."""
+        if shelf.image is None or now - self._used_at[shelf.image.image_id] < _WARM_S:
+            return spare
+        return 0
+
+    def victim(self, shelf: Shelf) -> Sandbox | None:
+        """A box that waits for work in the image that was used longest ago, removed from its shelf for the caller to
+        end, if takers of `shelf` can't get one otherwise."""
+        if shelf.image is None or self._free or len(shelf.takers) <= len(shelf.pending):
+            return None
+        for other in self:
+            if other is not shelf and other.ready:
+                box = other.ready[0]
+                other.forget(box)
+                return box
+        return None
+
+    def left_waiting(self, shelf: Shelf) -> Iterable[Shelf]:
+        """Other images whose takers wait for a box that nobody makes, now that one of `shelf` has given its number
+        back."""
+        if shelf.image is None:
+            return []
+        return [other for other in self if other is not shelf and len(other.takers) > len(other.pending)]
+
+    def forget_idle(self) -> None:
+        """Drops the shelves that have nothing."""
+        for image_id in [image_id for image_id, shelf in self._shelves.items() if shelf.idle]:
+            del self._shelves[image_id], self._used_at[image_id]

@@ -459,6 +459,7 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     PROFILE_FIELD_NUMBER: builtins.int
     DISPLAY_FIELD_NUMBER: builtins.int
     WORKSPACE_READ_ONLY_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
     code: builtins.str
     """The source. Not empty, at most 1 MiB."""
     language: builtins.str
@@ -494,6 +495,14 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """The workspace is mounted without a writable layer: writing to it fails ("Read-only file system"; at isolation level
     landlock, where it is a copy without write permission, "Permission denied"). The work folder and TMPDIR stay writable.
     Needs a workspace_id; INVALID_ARGUMENT with a session_id, whose layer was decided when it was made.
+    """
+    image: builtins.str
+    """Name or id of an image of this server's store, which is its root: read-only, below a private writable layer. It starts
+    as root of the image, which is nobody outside, in the image's working folder and with its environment; its source and
+    its files are in /sandbox, which `return_paths` are relative to. The image has to have the interpreter of the
+    language, one that needs no compiler. Empty: the root has what the server offers. NOT_FOUND: there is no such image.
+    INVALID_ARGUMENT with a session_id, a workspace_id, a profile or display, and at isolation level
+    landlock.
     """
     @property
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -538,9 +547,10 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         profile: builtins.str = ...,
         display: builtins.bool | None = ...,
         workspace_read_only: builtins.bool = ...,
+        image: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_display", b"_display", "display", b"display", "lease", b"lease", "limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_display", b"_display", "args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_display", b"_display", "args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "image", b"image", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_display", b"_display"]) -> typing.Literal["display"] | None: ...
 
 global___ExecuteCodeRequest = ExecuteCodeRequest

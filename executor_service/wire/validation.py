@@ -34,6 +34,8 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_SESSION_ID = 512
 """A session's id holds the name of its server."""
 _NO_NEEDS = Needs()
+_IMAGE_LANGUAGES = frozenset(name for name, spec in LANGUAGES.items() if not spec.compile)
+"""Languages of programs in an image, which has to have what runs them."""
 _MOST_KNOWN = 256
 """Different limits that are remembered."""
 _LIMITS = tuple(field.name for field in fields(Limits))
@@ -93,6 +95,8 @@ def validate(
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
     language = canonical(request.language)
+    if request.image:
+        installed = _IMAGE_LANGUAGES
     if language not in installed:
         lacking = ", which this server does not have (GetStatus says why)" if language in LANGUAGES else ""
         allowed = ", ".join(sorted(installed))
@@ -129,6 +133,7 @@ def validate(
         env=MappingProxyType(dict(request.env)),
         workspace_id=request.workspace_id,
         workspace_read_only=request.workspace_read_only,
+        image=request.image,
         lease=lease,
         request_id=request.request_id,
         tenant=request.tenant,
@@ -259,7 +264,9 @@ def check_environment(found: list[FieldError], env: Mapping[str, str]) -> None:
 
 
 def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str, profiles: Collection[str]) -> None:
-    check_lengths(found, request, "request_id", "tenant", "workspace_id")
+    check_lengths(found, request, "request_id", "tenant", "workspace_id", "image")
+    if request.image and (request.session_id or request.workspace_id or request.profile or request.display):
+        found.append(FieldError("image", "is set, must not be with a session_id, a workspace_id, a profile or display"))
     if request.workspace_read_only and (request.session_id or not request.workspace_id):
         found.append(
             FieldError("workspace_read_only", "is set, must not be with a session_id or without a workspace_id")

@@ -19,6 +19,7 @@ _COMMANDS: Commands = {
     "train": ("rollout.cli.train", "train a model on the rewards of its own rollouts"),
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
+    "image": ("rollout.cli.image", "root file systems that programs can run in: add, list, remove"),
     "doctor": ("rollout.cli.doctor", "what this machine offers to an executor, and what changes each no"),
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),

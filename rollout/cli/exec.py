@@ -111,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a file to take from it, by default under its path",
     )
     parser.add_argument("--profile", default="", help="runtime profile, such as python-numpy; default: the server's")
+    parser.add_argument(
+        "--image", default="", help="image that is its root, as `fairbox image` lists it; default: none"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--executor", default="127.0.0.1:50051", help="address of the executor (%(default)s)")
     where.add_argument("--up", action="store_true", help="start an executor for this program alone")
@@ -146,6 +149,7 @@ def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:
         return_paths=list(wanted),
         limits=Limits(memory_bytes=options.memory),
         timeout=options.timeout,
+        image=options.image,
         profile=options.profile,
     )
     return program, {there: Path(here) for there, here in wanted.items()}

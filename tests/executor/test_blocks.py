@@ -13,6 +13,7 @@ import pytest
 from executor_service import app
 from executor_service.cleanup import leave
 from executor_service.config import ExecutorConfig
+from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, RunRequest
 from executor_service.rpc.workspaces import WorkspaceCalls
 from executor_service.runs.leases import NoLimiter
@@ -46,7 +47,8 @@ async def parts() -> AsyncIterator[tuple[ExecutionQueue, Sessions]]:
         here, _ = await app.open_here(stack, CONFIG, clock, str(folder.store))
         workspaces = await stack.enter_async_context(open_workspaces(CONFIG, folder, clock, here.boxes, here.planner))
         hold = WorkspaceCalls(workspaces, [], [], name="blocks", copy_bytes=0).hold
-        _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, NoLimiter(), clock, "blocks")
+        images = Images(None, clock, mounts=False, waited_for=here.boxes.has_image)
+        _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, images, NoLimiter(), clock, "blocks")
         yield runs, sessions
 
 

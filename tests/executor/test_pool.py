@@ -13,7 +13,8 @@ import pytest
 from executor_service.model import Limits
 from executor_service.sandbox import pool as module
 from executor_service.sandbox.pool import SandboxPool
-from executor_service.sandbox.shelf import PoolStatistics
+from executor_service.sandbox.report import ImageMount
+from executor_service.sandbox.shelf import PoolStatistics, Shelf
 from executor_service.sandbox.zygote import Profile
 from fairbox.testing import ManualClock
 
@@ -26,7 +27,7 @@ class FakeBox:
     alive: set[int]
 
     def __init__(
-        self, host: Any, zygote: Any, number: int, leases: Any, *, on_ready: Any, on_gone: Any, **_: Any
+        self, host: Any, zygote: Any, number: int, leases: Any, image: Any, *, on_ready: Any, on_gone: Any, **_: Any
     ) -> None:
         assert number not in self.alive
         self.alive.add(number)
@@ -202,3 +203,53 @@ async def test_any_order_of_events_leaves_nobody_waiting_for_nothing(
                 assert counts.pending or any(box.doomed for box in pool.all()), "nothing is on the way"
         for task in waiting:
             task.cancel()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_who_wants_an_image_gets_a_box_whatever_others_have(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images share three numbers: boxes that wait for work in one end for those who want another."""
+    chance, images = random.Random(seed), [ImageMount(str(number), (), "", 0) for number in range(5)]
+    async with opened(monkeypatch, spare=1, most=3) as pool:
+        used: list[tuple[Shelf, FakeBox]] = []
+        waiting: list[tuple[Shelf, asyncio.Task[FakeBox]]] = []
+
+        def boxes(group: str) -> list[tuple[Shelf, FakeBox]]:
+            found = [(shelf, cast("FakeBox", box)) for shelf in pool.boxes._images for box in getattr(shelf, group)]
+            return sorted(found, key=lambda each: each[1].number)
+
+        async def take() -> None:
+            shelf = pool.boxes._images.shelf(chance.choice(images), pool.shelf, pool.clock.now())
+            waiting.append((shelf, asyncio.create_task(cast("Any", pool.boxes._box(shelf)))))
+            await asyncio.sleep(0)
+
+        async def go_on() -> None:
+            """Something that happens by itself: a box becomes ready, is released, or is dead at last."""
+            for each in [each for each in waiting if each[1].done()]:
+                waiting.remove(each)
+                used.append((each[0], await each[1]))
+            assert len({box.number for _, box in boxes("boxes")}) <= 3
+            match chance.choice(("ready", "release", "bury", "tick")):
+                case "ready" if pending := boxes("pending"):
+                    chance.choice(pending)[1].become_ready()
+                case "release" if used:
+                    shelf, box = used.pop(chance.randrange(len(used)))
+                    box.streams = []
+                    pool.boxes._release(shelf, cast("Any", box))
+                case "bury" if doomed := [box for _, box in boxes("boxes") if box.doomed]:
+                    await pool.bury(chance.choice(doomed))
+                case "tick":
+                    pool.clock.advance(chance.choice((1.0, 40.0)))
+                    for shelf in pool.boxes._images:
+                        pool.boxes._fit(shelf)
+                    pool.boxes._images.forget_idle()
+            await asyncio.sleep(0)
+
+        for _ in range(100):
+            await (take() if chance.random() < 0.3 else go_on())
+        for _ in range(2000):
+            await go_on()
+        assert not waiting
+        assert not used
+        assert len(boxes("boxes")) <= 3
+        for _, box in boxes("boxes"):
+            box.dead.set()

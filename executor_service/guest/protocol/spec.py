@@ -33,6 +33,16 @@ if TYPE_CHECKING:
         charged: str
         """Says how much memory is charged to the group now."""
 
+    class ImageSpec(TypedDict):
+        """An image whose programs a box is for."""
+
+        layers: list[str]
+        """Folders, relative to `folder`, the highest first."""
+        folder: str
+        """Folder of the host that all are below."""
+        owner: int
+        """Uid of the host that the files belong to."""
+
     class BoxSpec(TypedDict):
         """Specification of a box; the same for all its uses."""
 
@@ -54,6 +64,8 @@ if TYPE_CHECKING:
         """Folder of the host that workspaces are below; empty: there are none."""
         landlock: int
         """Version to go by, where nothing can be mounted."""
+        image: ImageSpec | None
+        """None: programs see what the host has."""
         groups: Groups
 
     class WorkspaceOrder(TypedDict):
@@ -94,6 +106,8 @@ if TYPE_CHECKING:
         """True if files are to be returned; the worker tells the init."""
         entry: str
         work: str
+        folder: str
+        """Folder that it starts in; empty: `work`."""
         workspace: str
         """Folder of the use's workspace; empty: there is none."""
         argv: list[str]

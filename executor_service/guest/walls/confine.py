@@ -10,14 +10,19 @@ import resource
 import time
 
 from executor_service.guest.walls import syscalls as sys_
+from executor_service.guest.walls.mounts import IMAGE_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from executor_service.guest.protocol.spec import BoxSpec
     from executor_service.guest.walls.call_relay import CallRelay
     from executor_service.guest.walls.without_namespaces import BareInit
 
 INNER_UID = 1000
 """Uid that a program sees as its own if the server is an ordinary user."""
+_ROOT_OF_IMAGE = (0, 1, 3, 4, 5, 6, 7)
+"""Capabilities that root of an image has over the image's own: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID and
+SETUID of linux/capability.h. Not SYS_CHROOT: it would lead out of the image's root."""
 _NONE = ("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
 """Resources that no program gets any of."""
 
@@ -27,25 +32,26 @@ class Confinement:
 
     def __init__(
         self,
-        uid: int,
+        spec: BoxSpec,
         privileged: bool,
         seccomp: bytes,
         attach: list[int],
-        nice: int,
         bare: BareInit | None = None,
         proc: int = -1,
     ) -> None:
-        self.uid = uid
+        self.uid = spec["uid"]
         self.privileged = privileged
         self.filter = sys_.Filter(seccomp)
         self.attach = attach
         """Files of control groups that take in whoever writes `0`."""
         self.joined_s = 0.0
         """CPU seconds that a worker had used before it was in them: they do not count it."""
-        self.nice = nice
+        self.nice = spec["nice"]
         self.bare = bare
         """Instead of namespaces."""
-        self.proc = -1 if privileged or bare else proc
+        self.image_owner = None if spec["image"] is None else spec["image"]["owner"]
+        """Uid of the host that an image's files, and its programs, belong to; None: there is none."""
+        self.proc = -1 if bare or (privileged and self.image_owner is None) else proc
         """A proc that can be written, for who has to write down whom it is."""
         self.relay: CallRelay | None = None
         """Supervisor of signals and forks, if the filter leaves them to it."""
@@ -83,6 +89,9 @@ def take_identity(confinement: Confinement) -> None:
     if confinement.bare is not None:
         confinement.bare.take_identity(confinement)
         return
+    if confinement.image_owner is not None:
+        _enter_image(confinement, confinement.image_owner)
+        return
     if confinement.privileged:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
@@ -95,6 +104,21 @@ def take_identity(confinement: Confinement) -> None:
         os.close(confinement.proc)
         sys_.drop_bounding_set()
     sys_.drop_capabilities()
+
+
+def _enter_image(confinement: Confinement, owner: int) -> None:
+    """The worker becomes root of its image, and nobody outside: it can change what is the image's, and nothing else."""
+    if confinement.privileged:
+        os.setresgid(owner, owner, owner)
+        os.setresuid(owner, owner, owner)
+    sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
+    sys_.unshare(sys_.CLONE_NEWUSER)
+    write_identity_map(inside=0, outside=owner if confinement.privileged else 0, proc=confinement.proc)
+    os.close(confinement.proc)
+    os.chroot(IMAGE_ROOT)  # now: who has another root can't make a namespace
+    os.chdir("/")
+    sys_.drop_bounding_set(_ROOT_OF_IMAGE)
+    sys_.drop_capabilities(_ROOT_OF_IMAGE)
 
 
 def limit(which: int, value: int) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from executor_service.guest.protocol.spec import BoxSpec
 
 _STAGING = "/tmp"  # noqa: S108 - a folder that exists everywhere; covered only in our own mount namespace
+IMAGE_ROOT = "/image"
+"""Place at which the root of an image is mounted for a use."""
 _PROC_FLAGS = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
@@ -35,12 +37,17 @@ def open_settings() -> int:
         sys_.unmount("/proc")
 
 
-def build_root(spec: BoxSpec, owner: int) -> tuple[int, int]:
-    """Builds the root after `open_settings()`. Returns descriptors of the store, or -1, see `workspace.hide()`; and of
-    a proc that can be written, while programs can't write to theirs: it would let them off when memory runs out."""
+def build_root(spec: BoxSpec, owner: int) -> tuple[int, int, int]:
+    """Builds the root after `open_settings()`. Returns descriptors of the store, or -1, see `workspace.hide()`; of the
+    folder of images, or -1; and of a proc that can be written, while programs can't write to theirs: it would let them
+    off when memory runs out."""
     # Opened before the staging folder is covered, so that sources may lie below it.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["binds"]}
-    store = os.open(spec["store"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if spec["store"] else -1
+    image = spec["image"]
+    store, images = (
+        os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if path else -1
+        for path in (spec["store"], image["folder"] if image else "")
+    )
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     sys_.mount("tmpfs", _STAGING, "tmpfs", sys_.MS_NOSUID, "size=8m,nr_inodes=4096,mode=755")
     for folder in private_folders(spec["work"]):
@@ -56,16 +63,20 @@ def build_root(spec: BoxSpec, owner: int) -> tuple[int, int]:
             file.write(text)
     _devices(devices)
     os.mkdir(f"{_STAGING}/proc")
-    hidden = workspace.hide(store, f"{_STAGING}/proc", owner) if spec["store"] else -1
+    hidden = workspace.hide(store, f"{_STAGING}/proc", owner) if store >= 0 else -1
+    layers = workspace.hide(images, f"{_STAGING}/proc", 0) if images >= 0 else -1
+    if image:
+        os.mkdir(_STAGING + IMAGE_ROOT)
     sys_.mount("proc", f"{_STAGING}/proc", "proc", _PROC_FLAGS, "subset=pid")
     proc = os.open(f"{_STAGING}/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sys_.mount("proc", f"{_STAGING}/proc", "proc", _PROC_FLAGS | sys_.MS_RDONLY, "subset=pid")
     sys_.restrict_mount(_STAGING, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID, recursive=False)
     for handle in (*sources.values(), *devices.values()):
         os.close(handle)
-    if spec["store"]:
-        os.close(store)
-    return hidden, proc
+    for handle in (store, images):
+        if handle >= 0:
+            os.close(handle)
+    return hidden, layers, proc
 
 
 def enter_root() -> None:

@@ -210,10 +210,23 @@ def close_from(first: int) -> None:
     _check(_close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0), "close_range")
 
 
-def drop_bounding_set() -> None:
-    """No exec can bring a capability back."""
+def may_write_trusted(folder: str) -> bool:
+    """Says whether the layers' own records can be kept in their default place. In a user namespace they can't, and
+    overlayfs would go on without them, and fail when a folder is removed."""
+    try:
+        os.setxattr(folder, "trusted.fairbox", b"")
+    except OSError:
+        return False
+    os.removexattr(folder, "trusted.fairbox")
+    return True
+
+
+def drop_bounding_set(kept: tuple[int, ...] = ()) -> None:
+    """No exec can bring a capability back, but for those that are kept."""
     prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
+        if capability in kept:
+            continue
         try:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError:
@@ -222,9 +235,11 @@ def drop_bounding_set() -> None:
             return  # beyond the last capability of this kernel
 
 
-def drop_capabilities() -> None:
-    """All capabilities of this thread."""
-    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
+def drop_capabilities(kept: tuple[int, ...] = ()) -> None:
+    """Takes all capabilities from this thread, but for those that are kept."""
+    mask = sum(1 << capability for capability in kept)
+    data = struct.pack("=6I", mask, mask, 0, 0, 0, 0) if kept else _NO_CAPABILITIES
+    _check(_libc.capset(_CAPABILITY_HEADER, data), "capset")
 
 
 class _SockFprog(ctypes.Structure):

@@ -133,7 +133,7 @@ class WorkspaceMounts:
                 handles.append(os.open(name, _DIRECTORY, dir_fd=self.private))  # noqa: PERF401 - closed if one fails
             lower, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
             options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-            options += ",metacopy=off" if _may_write_trusted(upper) else ",userxattr"
+            options += ",metacopy=off" if sys_.may_write_trusted(upper) else ",userxattr"
             sys_.mount("overlay", target, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
         finally:
             for handle in handles:
@@ -156,17 +156,6 @@ def hide(store: int, place: str, owner: int) -> int:
 
 def _layer(number: int, kind: str = "upper") -> str:
     return f".workspace-{kind}-{number}"
-
-
-def _may_write_trusted(folder: str) -> bool:
-    """Says whether the layers' own records can be kept in their default place. In a user namespace they can't, and
-    overlayfs would go on without them, and fail when a folder is removed."""
-    try:
-        os.setxattr(folder, "trusted.fairbox", b"")
-    except OSError:
-        return False
-    os.removexattr(folder, "trusted.fairbox")
-    return True
 
 
 def _make_folders(targets: Sequence[str]) -> list[str]:

@@ -1,0 +1,4 @@
+"""Images: root file systems of others, read from archives, kept in layers that images share.
+
+`archive` reads what people have, `unpack` writes one layer in a process of its own, `store` keeps them.
+"""

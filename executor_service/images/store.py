@@ -1,0 +1,419 @@
+"""The folder that images are kept in, shared by servers and commands of one machine, or of one volume.
+
+    images/ID.json        one image; appears by one rename when all of its layers are there
+    layers/HEX/           root (the files) and facts.json; appears by one rename
+    making/RANDOM/        layers that are being written, or removed; RANDOM.lock is held meanwhile
+    locks/                layer-HEX: held by who writes it, and shared until an image names it; image-HEX: shared by
+                          users of an image; store: held by who removes
+
+Invariants: a name in `layers` never changes its files; an image's layers are there as long as it is; nothing in use is
+removed, whoever uses it; a layer is never written twice at once; what SIGKILL leaves is removed by whoever opens the
+folder next; bytes of all layers stay below the bound, each counted once. Everything here blocks: call it from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from executor_service.images.archive import ImageArchive, LayerBlob
+from executor_service.images.locks import FileLocks, held
+from executor_service.images.manifest import ImageConfig, ImageError
+from fairbox.errors import ConfigError, FairboxError, shown
+
+if TYPE_CHECKING:
+    from executor_service.images.unpack.main import UnpackAnswer, UnpackTask
+
+_PROGRAM = Path(__file__).parent / "unpack" / "bootstrap.py"
+_MOST_ENTRIES = 2_000_000
+"""Files and folders of a layer: the largest images of data sets have some hundred thousand."""
+_LEAST_ID = 8
+"""Hexadecimal digits of an id that stand for all of it, if there is one such image."""
+_OWNERS = (199_999, 29_999)
+"""Uids below those of boxes (`sandbox/host.py`): the first that is mapped here."""
+_SHA = "sha256:"
+_OTHER_VERSION = "{}: was written by another version of fairbox: use another folder"
+
+
+class ImageStoreFull(FairboxError):
+    """The images in use leave no room for one more."""
+
+
+class UnknownImage(FairboxError):
+    """The store has no image of that name or id."""
+
+
+class ImageInUse(FairboxError):
+    """Something uses the image."""
+
+
+class UnpackTimeout(FairboxError):
+    """A layer was not written in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayer:
+    """One layer on disk."""
+
+    chain_id: str
+    """Digest of it and all layers below it."""
+    bytes: int
+    entries: int
+    left_out: dict[str, int]
+    """Kind -> entries of the archive that are not here: devices, attributes, others."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """One image, and when it was used last, in seconds since 1970."""
+
+    config: ImageConfig
+    names: tuple[str, ...]
+    layers: tuple[StoredLayer, ...]
+    used_at: float
+
+    @property
+    def image_id(self) -> str:
+        return self.config.image_id
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its layers, also of those that other images have too."""
+        return sum(layer.bytes for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageFacts:
+    """Content of an image's file."""
+
+    config: ImageConfig
+    names: tuple[str, ...]
+    layers: tuple[str, ...]
+
+
+_LAYER, _IMAGE_FACTS = TypeAdapter(StoredLayer), TypeAdapter(_ImageFacts)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Images that went, and the bytes that this gave back."""
+
+    images: tuple[str, ...] = ()
+    bytes: int = 0
+
+
+def open_store(path: str) -> ImageStore:
+    """The store at a path that a setting names, to read from it. ConfigError when it can't be used."""
+    try:
+        return ImageStore(Path(path))
+    except OSError as error:
+        raise ConfigError(f"image_dir is {path!r}, which can't be used: {error}") from None
+
+
+class ImageStore:
+    """`most_bytes` bounds all layers together; `timeout_s` the writing of one."""
+
+    def __init__(self, path: Path, *, most_bytes: int = 1 << 62, timeout_s: float = 600.0) -> None:
+        self.path = path
+        self.layers = path / "layers"
+        """Folder that all layers are below."""
+        self._most_bytes = most_bytes
+        self._timeout_s = timeout_s
+        self._images, self._making = path / "images", path / "making"
+        self._locks = FileLocks(path / "locks", timeout_s)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._images, self.layers, self._making, path / "locks"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        self._sweep()
+
+    def add(self, archive: ImageArchive, *, name: str = "") -> tuple[StoredImage, int]:
+        """Takes an image in, under the names of its archive, or as `name` if that is not empty. Returns it, and how
+        many of its layers were written for it.
+
+        Raises ImageError, ImageStoreFull, UnpackTimeout, and OSError of the disk."""
+        names = (name,) if name else archive.names
+        written = 0
+        with contextlib.ExitStack() as stack:
+            layers: list[StoredLayer] = []
+            for blob in archive.layers:
+                layer, new = stack.enter_context(self._layer(blob, layers))
+                layers.append(layer)
+                written += new
+            stack.enter_context(self._locks.lock("store"))
+            image = StoredImage(archive.config, names, tuple(layers), time.time())
+            for other in self.images():
+                if other.image_id == image.image_id:
+                    image = dataclasses.replace(image, names=tuple(dict.fromkeys((*other.names, *names))))
+                elif set(other.names) & set(names):  # a name moves to the image that came last
+                    left = tuple(each for each in other.names if each not in names)
+                    self._write(dataclasses.replace(other, names=left))
+            self._write(image)
+        return image, written
+
+    def images(self) -> list[StoredImage]:
+        """All images, the one that was used last first."""
+        found = [image for file in self._images.glob("*.json") if (image := self._read(file)) is not None]
+        return sorted(found, key=lambda image: image.used_at, reverse=True)
+
+    def find(self, text: str) -> StoredImage:
+        """The image of a name, of an id, or of the beginning of one. Raises UnknownImage."""
+        images = self.images()
+        found = [image for image in images if text in image.names]
+        if not found and len(start := text.removeprefix(_SHA)) >= _LEAST_ID:
+            found = [image for image in images if image.image_id.removeprefix(_SHA).startswith(start)]
+        if len(found) != 1:
+            there = ", ".join(name for image in images for name in image.names)
+            raise UnknownImage(
+                f"there is no image {shown(text)} in {self.path}, but: {there or 'none that has a name'}"
+            )
+        return found[0]
+
+    @contextlib.contextmanager
+    def hold(self, text: str) -> Iterator[StoredImage]:
+        """Keeps an image where it is, for a block. Raises UnknownImage."""
+        image = self.find(text)
+        with self._locks.lock(_image_lock(image), shared=True):
+            try:
+                os.utime(self._file(image))
+            except FileNotFoundError:
+                raise UnknownImage(f"the image {shown(text)} was removed from {self.path} just now") from None
+            yield image
+
+    def folder(self, layer: StoredLayer) -> Path:
+        """Files of a layer that is held."""
+        return self.layers / layer.chain_id.removeprefix(_SHA) / "root"
+
+    def remove(self, text: str) -> Removed:
+        """Removes an image, and the layers that no other has. Raises UnknownImage and ImageInUse."""
+        with self._locks.lock("store"):
+            image = self.find(text)
+            if not self._forget(image):
+                raise ImageInUse(f"the image {shown(text)} is in use")
+            return Removed((image.image_id,), self._remove_unnamed())
+
+    def collect(self, most_bytes: int) -> Removed:
+        """Removes what no image names, then the images that were used longest ago, until all layers together have at
+        most `most_bytes`, as far as none of them is in use."""
+        with self._locks.lock("store"):
+            return self._collect(most_bytes)
+
+    def bytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(layer.bytes for layer in self._all_layers())
+
+    def _collect(self, most_bytes: int) -> Removed:
+        freed, gone = self._remove_unnamed(), list[str]()
+        for image in reversed(self.images()):
+            if self.bytes() <= most_bytes:
+                break
+            if self._forget(image):
+                gone.append(image.image_id)
+                freed += self._remove_unnamed()
+        return Removed(tuple(gone), freed)
+
+    def _forget(self, image: StoredImage) -> bool:
+        """Removes the image itself. False if it is in use."""
+        try:
+            with self._locks.lock(_image_lock(image), wait_s=0.0, last=True):
+                self._file(image).unlink(missing_ok=True)
+        except TimeoutError:
+            return False
+        return True
+
+    def _remove_unnamed(self) -> int:
+        """Removes layers that no image names and nobody is about to. Returns their bytes."""
+        named = {layer.chain_id for image in self.images() for layer in image.layers}
+        freed = 0
+        for layer in self._all_layers():
+            if layer.chain_id in named:
+                continue
+            with (
+                contextlib.suppress(TimeoutError),
+                self._locks.lock(_layer_lock(layer.chain_id), wait_s=0.0, last=True),
+            ):
+                with self._new_folder() as away:
+                    (self.layers / layer.chain_id.removeprefix(_SHA)).rename(away / "layer")
+                freed += layer.bytes
+        return freed
+
+    @contextlib.contextmanager
+    def _layer(self, blob: LayerBlob, below: Sequence[StoredLayer]) -> Iterator[tuple[StoredLayer, bool]]:
+        """Holds a layer until an image names it, and writes it if it is not there; whether it did."""
+        name, until, new = _layer_lock(blob.chain_id), time.monotonic() + self._timeout_s, False
+        while True:
+            with self._locks.lock(name, shared=True, wait_s=until - time.monotonic()):
+                if (layer := self._read_layer(blob.chain_id)) is not None:
+                    yield layer, new
+                    return
+            with contextlib.suppress(TimeoutError), self._locks.lock(name, wait_s=0.0):
+                if self._read_layer(blob.chain_id) is None:
+                    self._write_layer(blob, below)
+                    new = True
+
+    def _write_layer(self, blob: LayerBlob, below: Sequence[StoredLayer]) -> None:
+        with self._new_folder() as folder:
+            root = folder / "layer" / "root"
+            root.mkdir(mode=0o755, parents=True)
+            answer = self._unpack(blob, below, root)
+            if "error" in answer:
+                if answer["ours"]:
+                    raise OSError(f"layer {blob.diff_id} {answer['error']}")
+                raise ImageError(f"{blob.region.path}: layer {blob.diff_id} {answer['error']}")
+            layer = StoredLayer(blob.chain_id, answer["bytes"], answer["entries"], answer["left_out"])
+            facts = folder / "layer" / "facts.json"
+            _write_through(facts, dataclasses.asdict(layer))
+            with self._locks.lock("store"):
+                self._collect(self._most_bytes - layer.bytes)
+                if (there := self.bytes()) + layer.bytes > self._most_bytes:
+                    raise ImageStoreFull(
+                        f"layer {blob.diff_id} needs {layer.bytes} bytes; those in use have {there} of"
+                        f" {self._most_bytes} (image_bytes)"
+                    )
+                (folder / "layer").rename(self.layers / blob.chain_id.removeprefix(_SHA))
+
+    def _unpack(self, blob: LayerBlob, below: Sequence[StoredLayer], root: Path) -> UnpackAnswer:
+        task: UnpackTask = {
+            "blob": blob.region.path,
+            "offset": blob.region.offset,
+            "size": blob.region.size,
+            "compression": blob.compression,
+            "digest": blob.digest,
+            "diff_id": blob.diff_id,
+            "folder": str(root),
+            "below": [str(self.folder(layer)) for layer in reversed(below)],
+            "most_bytes": self._most_bytes,
+            "most_entries": _MOST_ENTRIES,
+            "cpu_s": int(self._timeout_s) + 1,
+            "owner": _owner(),
+        }
+        return _unpacked(task, self._timeout_s)
+
+    @contextlib.contextmanager
+    def _new_folder(self) -> Iterator[Path]:
+        """A folder that goes, with all that is left in it."""
+        name = secrets.token_hex(8)
+        with held(self._making / f"{name}.lock", last=True):
+            folder = self._making / name
+            folder.mkdir(mode=0o700)
+            try:
+                yield folder
+            finally:
+                remove_tree(folder)
+
+    def _sweep(self) -> None:
+        """Removes what others have left in `making`."""
+        for path in self._making.iterdir():
+            lock = path.with_suffix(".lock")
+            with contextlib.suppress(TimeoutError), held(lock, last=True):
+                remove_tree(path.with_suffix(""))
+
+    def _all_layers(self) -> list[StoredLayer]:
+        found = (self._read_layer(_SHA + path.name) for path in self.layers.iterdir())
+        return [layer for layer in found if layer is not None]
+
+    def _read_layer(self, chain_id: str) -> StoredLayer | None:
+        try:
+            return _LAYER.validate_json((self.layers / chain_id.removeprefix(_SHA) / "facts.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError:
+            raise ImageError(_OTHER_VERSION.format(self.path)) from None
+
+    def _file(self, image: StoredImage) -> Path:
+        return self._images / f"{image.image_id.removeprefix(_SHA)}.json"
+
+    def _write(self, image: StoredImage) -> None:
+        made = self._making / secrets.token_hex(8)
+        facts = _ImageFacts(image.config, image.names, tuple(layer.chain_id for layer in image.layers))
+        _write_through(made, dataclasses.asdict(facts))
+        made.rename(self._file(image))
+
+    def _read(self, file: Path) -> StoredImage | None:
+        """None if it is gone by now."""
+        try:
+            facts, used_at = _IMAGE_FACTS.validate_json(file.read_bytes()), file.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        except ValidationError:
+            raise ImageError(_OTHER_VERSION.format(self.path)) from None
+        layers = [self._read_layer(each) for each in facts.layers]
+        if None in layers:
+            return None  # it was removed between two looks
+        there = tuple(layer for layer in layers if layer is not None)
+        return StoredImage(facts.config, facts.names, there, used_at)
+
+
+def _unpacked(task: UnpackTask, timeout_s: float) -> UnpackAnswer:
+    try:
+        done = subprocess.run(  # noqa: S603 - our own
+            (os.path.realpath(sys.executable), "-I", "-S", str(_PROGRAM)),
+            input=json.dumps(task).encode(),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+        )
+    except subprocess.TimeoutExpired:
+        raise UnpackTimeout(f"layer {task['diff_id']} was not written within {timeout_s:g} s") from None
+    try:
+        answer: UnpackAnswer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise OSError(f"layer {task['diff_id']}: unpacking ended with {done.returncode}: {last}") from None
+    return answer
+
+
+def _owner() -> int:
+    """Uid of images' files: our own, or, for root, one that nobody has, and that programs of images get."""
+    if os.geteuid():
+        return os.geteuid()
+    ranges = []
+    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+        first, _, count = (int(word) for word in line.split())
+        ranges.append(range(first, first + count))
+    return next((uid for uid in _OWNERS if any(uid in mapped for mapped in ranges)), 0)
+
+
+def _image_lock(image: StoredImage) -> str:
+    return f"image-{image.image_id.removeprefix(_SHA)}"
+
+
+def _layer_lock(chain_id: str) -> str:
+    return f"layer-{chain_id.removeprefix(_SHA)}"
+
+
+def _write_through(path: Path, document: object) -> None:
+    """Writes JSON so that a rename afterwards survives a power failure."""
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder whose modes may forbid it."""
+
+    def allow(function: Callable[[str], None], name: str, _: object) -> None:
+        there = Path(name)
+        there.parent.chmod(0o700)
+        if not there.is_symlink():
+            there.chmod(0o700)
+        function(name)
+
+    if path.is_dir():
+        shutil.rmtree(path, onerror=allow)
+    else:
+        path.unlink(missing_ok=True)

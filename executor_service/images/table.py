@@ -1,0 +1,115 @@
+"""Images that this server uses: found in the store, kept there while a run needs them or boxes wait for one.
+
+Invariants: an image that is held stays, whoever wants its room; files are looked at in threads, once for runs that
+follow each other closely; nothing is held any more when the block is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from executor_service.images.store import ImageStore, StoredImage
+from executor_service.sandbox.report import ImageMount
+from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
+
+_FRESH_S = 2.0
+"""So long a name stands for what it stood for."""
+_TICK_S = 5.0
+"""Between two looks at what is not needed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldImage:
+    """An image that stays where it is."""
+
+    image: StoredImage
+    mount: ImageMount
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    held: HeldImage
+    stack: ExitStack
+    users: int = 0
+
+
+@dataclass(eq=False)
+class Images:
+    """`async with Images(...) as images, images.hold("python:3.12") as held:`."""
+
+    store: ImageStore | None
+    """None: this server has no images."""
+    clock: Clock
+    mounts: bool
+    """False at an isolation level at which nothing can be mounted."""
+    waited_for: Callable[[str], bool]
+    """Says whether boxes wait for work in the image of an id."""
+    _held: dict[str, _Held] = field(default_factory=dict)
+    _names: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Name -> id, and until when."""
+    _sweeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Images:
+        self._sweeper = asyncio.create_task(self._sweep(), name="images")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        for held in self._held.values():
+            held.stack.close()
+        self._held.clear()
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[HeldImage]:
+        """Keeps an image for a block. Raises FieldErrors where images can't be used here, UnknownImage, and OSError."""
+        held = await self._lookup(name)
+        held.users += 1
+        try:
+            yield held.held
+        finally:
+            held.users -= 1
+
+    async def _lookup(self, name: str) -> _Held:
+        if not self.mounts:
+            lacking = "is set, but this server isolates at level landlock, where nothing can be mounted"
+            raise FieldErrors([FieldError("image", lacking)])
+        if self.store is None:
+            raise FieldErrors([FieldError("image", "is set, but this server has none: its image_dir is empty")])
+        image_id, until = self._names.get(name, ("", 0.0))
+        if self.clock.now() < until and (there := self._held.get(image_id)) is not None:
+            return there
+        stack = ExitStack()
+        image, mount = await asyncio.to_thread(_held_in, stack, self.store, name)
+        self._names = {each: known for each, known in self._names.items() if known[1] > self.clock.now()}
+        self._names[name] = (image.image_id, self.clock.now() + _FRESH_S)
+        there = self._held.get(image.image_id)
+        if there is not None:  # by another run, or by another name
+            stack.close()
+            return there
+        self._held[image.image_id] = held = _Held(HeldImage(image, mount), stack)
+        return held
+
+    async def _sweep(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(_TICK_S)
+                for image_id, held in list(self._held.items()):
+                    if not held.users and not self.waited_for(image_id):
+                        del self._held[image_id]
+                        held.stack.close()
+
+
+def _held_in(stack: ExitStack, store: ImageStore, name: str) -> tuple[StoredImage, ImageMount]:
+    image = stack.enter_context(store.hold(name))
+    folders = [store.folder(layer) for layer in reversed(image.layers)]
+    paths = tuple(str(folder.relative_to(store.layers)) for folder in folders)
+    return image, ImageMount(image.image_id, paths, str(store.layers), folders[0].stat().st_uid)

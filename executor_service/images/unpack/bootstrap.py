@@ -1,0 +1,19 @@
+"""Entry point of unpacking: `python -I -S bootstrap.py`, an UnpackTask as JSON on stdin, an UnpackAnswer on stdout.
+
+Imports this package without running `executor_service/__init__.py`, which would load gRPC.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+if __name__ == "__main__":
+    _module = sys.modules["executor_service"] = type(sys)("executor_service")
+    _module.__path__ = [os.path.dirname(os.path.dirname(_HERE))]
+    for _name in ("images",):  # whose own __init__ has nothing that is needed
+        _package = sys.modules[f"executor_service.{_name}"] = type(sys)(f"executor_service.{_name}")
+        _package.__path__ = [os.path.dirname(_HERE)]
+    from executor_service.images.unpack.main import main
+
+    main()

@@ -1,0 +1,163 @@
+"""Programs in images, at each kind of server that can mount one: what they see, may change, and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from executor_service import ExecutorClient, InputFile, InvalidRequest, Limits, NotFound, Outcome
+from executor_service.images.store import ImageInUse, ImageStore
+from rollout.cli import main
+from tests.executor.images.archives import Entry, folder, host_layer, layer, layout_files, write_folder
+from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
+from tests.executor.servers import Server
+
+PROGRAMS = ["bash", "cat", "chroot", "id", "ls", "mkdir", "mount", "rm", "sleep", "touch", "unshare"]
+ADD = """
+import sys
+from pathlib import Path
+from executor_service.images.archive import open_archive
+from executor_service.images.store import ImageStore
+store = ImageStore(Path(sys.argv[1]), timeout_s=120)
+for archive in sys.argv[2:]:
+    store.add(open_archive(Path(archive)))
+"""
+MOUNTING = [level for level in LEVELS if not level.landlock and level.place is None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    server: Server
+    store: Path
+
+
+@pytest.fixture(scope="module", params=MOUNTING, ids=str)
+def setting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    """A server, and a store of its user's with two images of one base, which differ in a file."""
+    level: Level = request.param
+    top = tmp_path_factory.mktemp("images")
+    for place in (top, *top.parents):
+        if place.owner() == "root" and place.stat().st_mode & 0o77 == 0:
+            place.chmod(0o755)
+    base = host_layer(*PROGRAMS)
+    archives = []
+    for name in ("one", "two"):
+        own = layer(folder("srv"), Entry("srv/name", name.encode()), Entry("srv/d/file", b"x"), Entry("etc/.wh.passwd"))
+        files = layout_files([base, own], name=name, WorkingDir="/srv", Env=["GREETING=hello", "PATH=/usr/bin"])
+        archives.append(str(write_folder(top / name, files)))
+    odd = layer(Entry("etc/hosts/is/a/folder", b""), Entry("dev", b"a file"), Entry("proc/version", b"own"))
+    archives.append(str(write_folder(top / "odd", layout_files([base, odd], name="odd", WorkingDir="/bin/bash"))))
+    store = top / "store"
+    if level.who == "user" and PREFIX:
+        store.mkdir()
+        os.chown(store, 65534, 65534)
+        command = [*PREFIX, str(PYTHON), "-P", "-c", ADD, str(store), *archives]
+        subprocess.run(command, check=True, env=ENV, cwd=HOME, timeout=120)
+    else:
+        for archive in archives:
+            assert main(["image", "add", archive, "--dir", str(store)]) == 0
+    with level.running(f"image_dir={store}", "max_concurrent=4") as server:
+        yield Setting(server, store)
+
+
+async def ran(setting: Setting, code: str, image: str = "one", **more: object) -> str:
+    async with ExecutorClient(setting.server.target) as client:
+        result = await client.execute(code, language="bash", image=image, **more)  # type: ignore[arg-type]
+    assert result.outcome is Outcome.FINISHED, (result, result.stderr.text)
+    return result.stdout.text
+
+
+async def test_a_program_sees_its_image_and_nothing_of_the_host(setting: Setting) -> None:
+    said = await ran(setting, 'id -u; pwd; cat name; echo " $GREETING $HOME"; ls -d /* ; ls /etc')
+    top = "bin dev etc lib lib64 proc root sandbox sbin srv tmp usr"
+    assert said.splitlines() == ["0", "/srv", "one hello /root", *(f"/{name}" for name in top.split()), "hosts"]
+    assert await ran(setting, "cat name", "two") == "two"
+
+
+async def test_what_it_changes_is_gone_afterwards(setting: Setting) -> None:
+    changes = "echo new > name; rm -r d; mkdir d; touch d/more /usr/bin/more /etc/more /tmp/more; ls d; cat name"
+    assert await ran(setting, changes) == "more\nnew\n"
+    assert await ran(setting, "cat name; cd d; echo *; cd /tmp; echo *; cd /usr/bin; echo *") == "onefile\n*\n" + (
+        " ".join(sorted(PROGRAMS)) + "\n"
+    )
+
+
+async def test_files_and_arguments_are_given_and_returned(setting: Setting) -> None:
+    code = 'cat /sandbox/in "$1" - > /sandbox/out'
+    async with ExecutorClient(setting.server.target) as client:
+        result = await client.execute(
+            code,
+            language="bash",
+            image="one",
+            args=["/srv/name"],
+            stdin=b"!",
+            files=[InputFile("in", b"1 ")],
+            return_paths=["out"],
+        )
+    assert result.files[0].content == b"1 one!"
+
+
+ESCAPES = {
+    "mount": "mount -t tmpfs none /tmp",
+    "a namespace": "unshare --mount /usr/bin/id",
+    "a user namespace": "unshare --user /usr/bin/id",
+    "another root": "chroot /srv /usr/bin/id",
+    "the init's root": "ls /proc/1/root/",
+    "the init's memory": "cat /proc/1/mem",
+    "devices": "touch /dev/new",
+    "proc": "echo 1 > /proc/self/oom_score_adj",
+}
+
+
+@pytest.mark.parametrize("what", ESCAPES)
+async def test_root_of_an_image_is_nobody_outside(setting: Setting, what: str) -> None:
+    assert (
+        await ran(setting, f"if {ESCAPES[what]} 2>/dev/null >&2; then echo done; else echo refused; fi") == "refused\n"
+    )
+
+
+async def test_its_limits_hold(setting: Setting) -> None:
+    async with ExecutorClient(setting.server.target) as client:
+        full = await client.execute(
+            "cat /dev/zero > /srv/big; echo; ls -l /srv/big | cat",
+            language="bash",
+            image="one",
+            limits=Limits(disk_bytes=4 << 20, file_bytes=64 << 20),
+        )
+        assert "No space left" in full.stderr.text
+        late = await client.execute("sleep 60", language="bash", image="one", timeout=0.5)
+        assert late.outcome is Outcome.TIME_LIMIT
+
+
+async def test_what_cannot_be_is_said(setting: Setting) -> None:
+    async with ExecutorClient(setting.server.target) as client:
+        with pytest.raises(NotFound, match=r"no image 'three' in .*, but: .*one"):
+            await client.execute("true", language="bash", image="three")
+        with pytest.raises(InvalidRequest, match="is 'one', in which python3 can't be started"):
+            await client.execute("print(1)", image="one")
+        with pytest.raises(InvalidRequest, match="is 'odd', in which bash can't be started"):
+            await client.execute("true", language="bash", image="odd")  # its working folder can't be had
+        with pytest.raises(InvalidRequest, match="language is 'cpp'"):
+            await client.execute("int main() {}", language="cpp", image="one")
+        with pytest.raises(InvalidRequest, match="image is set, must not be with"):
+            await client.execute("true", language="bash", image="one", profile="python-base")
+
+
+async def test_many_at_once_of_two_images_leave_nothing(setting: Setting) -> None:
+    said = await asyncio.gather(*(ran(setting, "cat name", "one" if n % 2 else "two") for n in range(24)))
+    assert said == ["one" if n % 2 else "two" for n in range(24)]
+    if os.geteuid() == setting.store.stat().st_uid:
+        with pytest.raises(ImageInUse):  # boxes wait for work in it
+            ImageStore(setting.store).remove("one")
+
+
+async def test_a_server_without_images_says_so(server: Server) -> None:
+    async with ExecutorClient(server.target) as client:
+        with pytest.raises(InvalidRequest, match="its image_dir is empty"):
+            await client.execute("true", language="bash", image="one")
