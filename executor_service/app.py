@@ -105,7 +105,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
         store = await asyncio.to_thread(open_store, config.image_dir) if config.image_dir else None
-        images = await stack.enter_async_context(Images(store, clock, not here.host.bare, here.boxes.has_image))
+        images = await stack.enter_async_context(Images(store, clock, not here.host.bare, here.boxes.images.has))
         work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, images, gate, clock, name)
         policy, installed, profiles = config.policy(), capabilities.versions.keys(), here.boxes.profiles
         once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
@@ -113,9 +113,10 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         boxes, compiler = here.boxes, here.compiler
 
         def now() -> pb.GetStatusResponse:
-            facts, uptime_s, prepared = security.facts(), clock.now() - started, calls.status()
+            kept = (calls.status(), images.status(boxes.images.ready))
+            facts, uptime_s = security.facts(), clock.now() - started
             return status(
-                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s, facts
+                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, kept, uptime_s, facts
             )
 
         service = ExecutorService(runs, verifier, sessions, once, policy, installed, profiles, calls, images, now)

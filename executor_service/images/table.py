@@ -15,6 +15,7 @@ from types import TracebackType
 
 from executor_service.images.store import ImageStore, StoredImage
 from executor_service.sandbox.report import ImageMount
+from executor_service.v1 import executor_pb2 as pb
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
@@ -77,6 +78,13 @@ class Images:
             yield held.held
         finally:
             held.users -= 1
+
+    def status(self, ready: int) -> pb.ImageStatus | None:
+        """For GetStatus; None where there are no images. `ready`: boxes that wait for work in one."""
+        if self.store is None or not self.mounts:
+            return None
+        in_use = sum(held.users > 0 for held in self._held.values())
+        return pb.ImageStatus(held=len(self._held), in_use=in_use, ready=ready)
 
     async def _lookup(self, name: str) -> _Held:
         if not self.mounts:

@@ -25,7 +25,7 @@ def status(
     compiler: Compiler,
     gate: LeaseGate,
     capabilities: Capabilities,
-    workspaces: pb.WorkspaceStatus,
+    kept: tuple[pb.WorkspaceStatus, pb.ImageStatus | None],
     uptime_s: float,
     security: SecurityStatus,
 ) -> pb.GetStatusResponse:
@@ -67,7 +67,8 @@ def status(
         uptime_s=uptime_s,
         insecure=config.insecure,
         compile_cache=compiler.status(),
-        workspaces=workspaces,
+        workspaces=kept[0],
+        images=kept[1],
         security=security,
     )
 

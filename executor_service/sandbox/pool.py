@@ -69,7 +69,8 @@ class SandboxPool:
             numbers = range(index * most, (index + 1) * most)
             self._shelves[profile.name] = Shelf(profile, [*reversed(numbers)], Demand(clock.now()))
         self._first = next(iter(self._shelves.values()))
-        self._images = ImageShelves(range(len(profiles) * most, (len(profiles) + 1) * most))
+        self.images = ImageShelves(range(len(profiles) * most, (len(profiles) + 1) * most))
+        """Boxes of images."""
         self.leases = LeasePage(most * (len(profiles) + 1))
         """Until when work under leases may run, and where there is some."""
         self._tasks = asyncio.TaskGroup()
@@ -103,7 +104,7 @@ class SandboxPool:
         self.leases.close()
 
     async def _close(self) -> None:
-        for shelf in (*self._shelves.values(), *self._images):
+        for shelf in (*self._shelves.values(), *self.images):
             boxes = tuple(shelf.boxes)
             for box in boxes:
                 box.kill()
@@ -132,10 +133,6 @@ class SandboxPool:
         """Isolation between the users of the boxes."""
         return self._host.level
 
-    def has_image(self, image_id: str) -> bool:
-        """Says whether there are boxes of an image, or takers of one."""
-        return self._images.has(image_id)
-
     def statistics(self) -> Mapping[str, PoolStatistics]:
         """Boxes by profile."""
         return {name: shelf.statistics() for name, shelf in self._shelves.items()}
@@ -158,7 +155,7 @@ class SandboxPool:
 
     def _shelf(self, plan: Plan) -> Shelf:
         shelf = self._shelves[plan.profile]
-        return shelf if plan.image is None else self._images.shelf(plan.image, shelf, self._clock.now())
+        return shelf if plan.image is None else self.images.shelf(plan.image, shelf, self._clock.now())
 
     async def _box(self, shelf: Shelf) -> Sandbox:
         if shelf.slot.zygote is None and shelf.slot.failure is not None:
@@ -191,12 +188,12 @@ class SandboxPool:
         if shelf.slot.zygote is not None and not self._closing:
             for _ in range(shelf.missing(target)):
                 self._make(shelf, shelf.slot.zygote)
-            if (box := self._images.victim(shelf)) is not None:
+            if (box := self.images.victim(shelf)) is not None:
                 box.kill()
 
     def _target(self, shelf: Shelf) -> int:
         now = self._clock.now()
-        return shelf.target(now, self._images.spare(shelf, self._spare, now), self._most)
+        return shelf.target(now, self.images.spare(shelf, self._spare, now), self._most)
 
     def _make(self, shelf: Shelf, zygote: Zygote) -> None:
         box = Sandbox(
@@ -245,7 +242,7 @@ class SandboxPool:
             shelf.failures = 0
             shelf.refuse(box.failure)
         self._serve(shelf)
-        for other in self._images.left_waiting(shelf):  # its number may be for a box of another image
+        for other in self.images.left_waiting(shelf):  # its number may be for a box of another image
             self._serve(other)
 
     async def _keep(self, shelf: Shelf) -> None:
@@ -274,16 +271,16 @@ class SandboxPool:
         shelf.slot.zygote, shelf.slot.failure = zygote, None
         shelf.slot.tried.set()
         self._serve(shelf)
-        for other in self._images.forked_from(shelf.slot):
+        for other in self.images.forked_from(shelf.slot):
             self._serve(other)
 
     async def _tick(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(_TICK_S)
-                for shelf in (*self._shelves.values(), *self._images):
+                for shelf in (*self._shelves.values(), *self.images):
                     self._fit(shelf)
-                self._images.forget_idle()
+                self.images.forget_idle()
 
     def _fit(self, shelf: Shelf) -> None:
         """Gives up what is not needed, or makes what is missing."""

@@ -190,6 +190,11 @@ class ImageShelves:
         """Says whether an image has a shelf."""
         return image_id in self._shelves
 
+    @property
+    def ready(self) -> int:
+        """Boxes that wait for work, of all images."""
+        return sum(len(shelf.ready) for shelf in self)
+
     def shelf(self, image: ImageMount, base: Shelf, now: float) -> Shelf:
         """The shelf of an image, which is used now; its boxes are forked from the zygote of `base`."""
         shelf = self._shelves.pop(image.image_id, None)

@@ -1912,6 +1912,32 @@ class CompileCacheStatus(google.protobuf.message.Message):
 global___CompileCacheStatus = CompileCacheStatus
 
 @typing.final
+class ImageStatus(google.protobuf.message.Message):
+    """Images of the server's store that it keeps from being removed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HELD_FIELD_NUMBER: builtins.int
+    IN_USE_FIELD_NUMBER: builtins.int
+    READY_FIELD_NUMBER: builtins.int
+    held: builtins.int
+    """Images that a run uses, or that workers wait for work in."""
+    in_use: builtins.int
+    """Images that a run uses."""
+    ready: builtins.int
+    """Workers that wait for code, in all images together."""
+    def __init__(
+        self,
+        *,
+        held: builtins.int = ...,
+        in_use: builtins.int = ...,
+        ready: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held", b"held", "in_use", b"in_use", "ready", b"ready"]) -> None: ...
+
+global___ImageStatus = ImageStatus
+
+@typing.final
 class WorkspaceStatus(google.protobuf.message.Message):
     """Repositories that are kept ready for runs."""
 
@@ -2018,6 +2044,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     RUNNING_MEMORY_BYTES_FIELD_NUMBER: builtins.int
     COMPILE_CACHE_FIELD_NUMBER: builtins.int
     WORKSPACES_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
     SECURITY_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
@@ -2091,6 +2118,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         """Repositories that are kept ready. Unset where programs run elsewhere, which have none."""
 
     @property
+    def images(self) -> global___ImageStatus:
+        """Images that runs can name. Unset: none, because image_dir is empty or nothing can be mounted."""
+
+    @property
     def security(self) -> fairbox.v1.common_pb2.SecurityStatus:
         """What guards its ports."""
 
@@ -2122,9 +2153,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         running_memory_bytes: builtins.int = ...,
         compile_cache: global___CompileCacheStatus | None = ...,
         workspaces: global___WorkspaceStatus | None = ...,
+        images: global___ImageStatus | None = ...,
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "images", b"images", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "images", b"images", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse

@@ -47,7 +47,7 @@ async def parts() -> AsyncIterator[tuple[ExecutionQueue, Sessions]]:
         here, _ = await app.open_here(stack, CONFIG, clock, str(folder.store))
         workspaces = await stack.enter_async_context(open_workspaces(CONFIG, folder, clock, here.boxes, here.planner))
         hold = WorkspaceCalls(workspaces, [], [], name="blocks", copy_bytes=0).hold
-        images = Images(None, clock, mounts=False, waited_for=here.boxes.has_image)
+        images = Images(None, clock, mounts=False, waited_for=here.boxes.images.has)
         _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, images, NoLimiter(), clock, "blocks")
         yield runs, sessions
 

@@ -214,11 +214,11 @@ async def test_who_wants_an_image_gets_a_box_whatever_others_have(seed: int, mon
         waiting: list[tuple[Shelf, asyncio.Task[FakeBox]]] = []
 
         def boxes(group: str) -> list[tuple[Shelf, FakeBox]]:
-            found = [(shelf, cast("FakeBox", box)) for shelf in pool.boxes._images for box in getattr(shelf, group)]
+            found = [(shelf, cast("FakeBox", box)) for shelf in pool.boxes.images for box in getattr(shelf, group)]
             return sorted(found, key=lambda each: each[1].number)
 
         async def take() -> None:
-            shelf = pool.boxes._images.shelf(chance.choice(images), pool.shelf, pool.clock.now())
+            shelf = pool.boxes.images.shelf(chance.choice(images), pool.shelf, pool.clock.now())
             waiting.append((shelf, asyncio.create_task(cast("Any", pool.boxes._box(shelf)))))
             await asyncio.sleep(0)
 
@@ -239,9 +239,9 @@ async def test_who_wants_an_image_gets_a_box_whatever_others_have(seed: int, mon
                     await pool.bury(chance.choice(doomed))
                 case "tick":
                     pool.clock.advance(chance.choice((1.0, 40.0)))
-                    for shelf in pool.boxes._images:
+                    for shelf in pool.boxes.images:
                         pool.boxes._fit(shelf)
-                    pool.boxes._images.forget_idle()
+                    pool.boxes.images.forget_idle()
             await asyncio.sleep(0)
 
         for _ in range(100):

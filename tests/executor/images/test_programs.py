@@ -16,7 +16,7 @@ from executor_service.images.store import ImageInUse, ImageStore
 from rollout.cli import main
 from tests.executor.images.archives import Entry, folder, host_layer, layer, layout_files, write_folder
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
-from tests.executor.servers import Server
+from tests.executor.servers import Server, wait_for
 
 PROGRAMS = ["bash", "cat", "chroot", "id", "ls", "mkdir", "mount", "rm", "sleep", "touch", "unshare"]
 ADD = """
@@ -152,6 +152,10 @@ async def test_what_cannot_be_is_said(setting: Setting) -> None:
 async def test_many_at_once_of_two_images_leave_nothing(setting: Setting) -> None:
     said = await asyncio.gather(*(ran(setting, "cat name", "one" if n % 2 else "two") for n in range(24)))
     assert said == ["one" if n % 2 else "two" for n in range(24)]
+    images = setting.server.status().images
+    assert images.held >= 2  # boxes wait for work in them
+    wait_for(lambda: setting.server.status().images.in_use == 0)
+    assert images.ready >= 1
     if os.geteuid() == setting.store.stat().st_uid:
         with pytest.raises(ImageInUse):  # boxes wait for work in it
             ImageStore(setting.store).remove("one")
