@@ -59,8 +59,8 @@ class _Answer:
         truth = json.loads(self.problem.ground_truth)
         if self.problem.reward == "humaneval":
             return f"{self.program}\n{truth['test']}\ncheck({truth['entry_point']})\n"
-        setup = truth.get("setup_code", "").partition("from solution import")[0]
-        return "\n".join([setup, self.program, *truth["assert_case"]])
+        setup = truth.get("setup_code", "").partition("from solution import")[0]  # uses classes of the program
+        return "\n".join([self.program, setup, *truth["assert_case"]])
 
 
 async def published_rows() -> list[Row]:

@@ -14,7 +14,7 @@ from executor_service.images.store import ImageStore, Removed, StoredImage
 from fairbox.errors import EXIT_FAILURE, ConfigError, FairboxError
 
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_DIR = "FAIRBOX_EXECUTOR_IMAGE_DIR"
+_DIR = "EXECUTOR_IMAGE_DIR"
 """Variable that an executor takes the setting from."""
 
 

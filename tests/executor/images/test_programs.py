@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +39,15 @@ class Setting:
 
 
 @pytest.fixture(scope="module", params=MOUNTING, ids=str)
-def setting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     """A server, and a store of its user's with two images of one base, which differ in a file."""
-    level: Level = request.param
-    top = tmp_path_factory.mktemp("images")
-    for place in (top, *top.parents):
-        if place.owner() == "root" and place.stat().st_mode & 0o77 == 0:
-            place.chmod(0o755)
+    # Not below the folder of pytest, which no ordinary user may enter.
+    with tempfile.TemporaryDirectory(prefix="fairbox-images-") as folder:
+        Path(folder).chmod(0o755)
+        yield from _served(request.param, Path(folder))
+
+
+def _served(level: Level, top: Path) -> Iterator[Setting]:
     base = host_layer(*PROGRAMS)
     archives = []
     for name in ("one", "two"):
