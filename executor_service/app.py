@@ -10,13 +10,12 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
 from executor_service.config import ExecutorConfig
 from executor_service.gateway.service import open_gateway
-from executor_service.images.store import open_store
 from executor_service.images.table import Images
 from executor_service.machine.capacity import fitted
 from executor_service.machine.facts import LevelCapabilities
@@ -59,6 +58,9 @@ from fairbox.net.serving import GrpcServer, HealthServer
 from fairbox.security import ClientSecurity, PortGuard, Role, ServerSecurity, client_security, security_metrics
 from fairbox.version import installed_version
 from limiter import ExecutorSession
+
+if TYPE_CHECKING:
+    from executor_service.images.store import ImageStore
 
 _LOG = logging.getLogger("executor_service")
 
@@ -104,7 +106,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
-        store = await asyncio.to_thread(open_store, config.image_dir) if config.image_dir else None
+        store = await asyncio.to_thread(open_images, config.image_dir) if config.image_dir else None
         images = await stack.enter_async_context(Images(store, clock, not here.host.bare, here.boxes.images.has))
         work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, images, gate, clock, name)
         policy, installed, profiles = config.policy(), capabilities.versions.keys(), here.boxes.profiles
@@ -226,6 +228,13 @@ async def drain(config: ExecutorConfig, runs: ExecutionQueue, sessions: Sessions
     _LOG.info("ending: %d programs are running, %d requests are waiting", counts.running, counts.queued)
     sessions.draining = True
     await runs.drain(config.drain_grace_s)
+
+
+def open_images(path: str) -> ImageStore:
+    """The images at a path. ConfigError when they can't be used."""
+    from executor_service.images.store import open_store  # here: a server without images does without pydantic
+
+    return open_store(path)
 
 
 def open_workspace_folder(stack: contextlib.AsyncExitStack, config: ExecutorConfig) -> WorkspaceFolder:

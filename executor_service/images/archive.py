@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
+from executor_service.images.errors import ImageError
 from executor_service.images.manifest import (
     MOST_DOCUMENT_BYTES,
     Compression,
     Descriptor,
     ImageConfig,
-    ImageError,
     Index,
     Manifest,
     Platform,

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from fairbox.errors import FairboxError
+from executor_service.images.errors import ImageError
 
 MOST_LAYERS = 127
 """As many as Docker builds; the names of twice as many would not fit into the options of one mount."""
@@ -28,10 +28,6 @@ Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 _Text = Annotated[str, StringConstraints(max_length=64 << 10, pattern=r"^[^\x00]*$")]
 _Texts = Annotated[list[_Text], Field(max_length=10_000)]
 _Document = TypeVar("_Document")
-
-
-class ImageError(FairboxError):
-    """The image can't be read, or holds what fairbox does not take. The text starts with the archive's path."""
 
 
 class Compression(StrEnum):

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from executor_service.images.archive import ImageArchive, LayerBlob
+from executor_service.images.errors import ImageError, ImageInUse, ImageStoreFull, UnknownImage, UnpackTimeout
 from executor_service.images.locks import FileLocks, held
-from executor_service.images.manifest import ImageConfig, ImageError
-from fairbox.errors import ConfigError, FairboxError, shown
+from executor_service.images.manifest import ImageConfig
+from fairbox.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from executor_service.images.unpack.main import UnpackAnswer, UnpackTask
@@ -46,22 +47,6 @@ _OWNERS = (199_999, 29_999)
 """Uids below those of boxes (`sandbox/host.py`): the first that is mapped here."""
 _SHA = "sha256:"
 _OTHER_VERSION = "{}: was written by another version of fairbox: use another folder"
-
-
-class ImageStoreFull(FairboxError):
-    """The images in use leave no room for one more."""
-
-
-class UnknownImage(FairboxError):
-    """The store has no image of that name or id."""
-
-
-class ImageInUse(FairboxError):
-    """Something uses the image."""
-
-
-class UnpackTimeout(FairboxError):
-    """A layer was not written in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from executor_service.images.store import ImageStore, StoredImage
 from executor_service.sandbox.report import ImageMount
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
+
+if TYPE_CHECKING:
+    from executor_service.images.store import ImageStore, StoredImage
 
 _FRESH_S = 2.0
 """So long a name stands for what it stood for."""

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from executor_service import errors
-from executor_service.images.store import UnknownImage
+from executor_service.images.errors import UnknownImage
 from executor_service.rpc.workspaces import CopyTooLarge
 from executor_service.runs.admission import QueueFull
 from executor_service.runs.dedup import IdReused, ResultGone

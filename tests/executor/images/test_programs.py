@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, InputFile, InvalidRequest, Limits, NotFound, Outcome
-from executor_service.images.store import ImageInUse, ImageStore
+from executor_service.images.errors import ImageInUse
+from executor_service.images.store import ImageStore
 from rollout.cli import main
 from tests.executor.images.archives import Entry, folder, host_layer, layer, layout_files, write_folder
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from executor_service.images.archive import open_archive
-from executor_service.images.manifest import ImageError
-from executor_service.images.store import ImageInUse, ImageStore, ImageStoreFull, UnknownImage
+from executor_service.images.errors import ImageError, ImageInUse, ImageStoreFull, UnknownImage
+from executor_service.images.store import ImageStore
 from tests.executor.images.archives import (
     PACK,
     Entry,
