@@ -399,6 +399,9 @@ def remove_tree(path: Path) -> None:
         function(name)
 
     if path.is_dir():
-        shutil.rmtree(path, onerror=allow)
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(path, onexc=allow)
+        else:
+            shutil.rmtree(path, onerror=allow)
     else:
         path.unlink(missing_ok=True)
