@@ -144,7 +144,7 @@ def _of_layout(blobs: _Blobs, where: str, wanted: str) -> ImageArchive:
         chosen = _for_this_machine(index, where)
     manifest = parse_document(Manifest, _checked(blobs, chosen, where), f"{where}: {chosen.digest}")
     config = parse_config(_checked(blobs, manifest.config, where), f"{where}: {manifest.config.digest}")
-    _check_number(len(manifest.layers), config, where)
+    _check_config(config, len(manifest.layers), where)
     layers: list[LayerBlob] = []
     for descriptor, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         region = _region(blobs, _blob_name(descriptor.digest), where)
@@ -160,7 +160,7 @@ def _of_saved(blobs: _Blobs, where: str, wanted: str) -> ImageArchive:
     named = [(name, image) for image in saved for name in image.names or [""]]
     chosen = _choose(named, where, wanted)
     config = parse_config(_document(blobs, chosen.config, where), f"{where}: {chosen.config}")
-    _check_number(len(chosen.layers), config, where)
+    _check_config(config, len(chosen.layers), where)
     layers: list[LayerBlob] = []
     for name, diff_id in zip(chosen.layers, config.diff_ids, strict=True):
         region = _region(blobs, os.path.normpath(name), where)
@@ -188,7 +188,7 @@ def _choose(named: Sequence[tuple[str, _Chosen]], where: str, wanted: str) -> _C
 
 
 def _for_this_machine(index: Index, where: str) -> Descriptor:
-    mine = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    mine = _architecture()
     there = [each.platform or Platform() for each in index.manifests]
     for descriptor, each in zip(index.manifests, there, strict=True):
         if each.os in ("", "linux") and each.architecture in ("", mine):
@@ -197,7 +197,14 @@ def _for_this_machine(index: Index, where: str) -> Descriptor:
     raise ImageError(f"{where}: has no image for linux/{mine}, but for {others or 'nothing'}")
 
 
-def _check_number(layers: int, config: ImageConfig, where: str) -> None:
+def _architecture() -> str:
+    """This machine's, in Go's words."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def _check_config(config: ImageConfig, layers: int, where: str) -> None:
+    if config.architecture not in ("", _architecture()):
+        raise ImageError(f"{where}: is for {config.architecture!r}, and this machine is {_architecture()}")
     if layers != len(config.diff_ids) or not layers:
         raise ImageError(f"{where}: has {layers} layers, and its configuration names {len(config.diff_ids)}")
 

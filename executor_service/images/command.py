@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from executor_service.images.archive import open_archive
-from executor_service.images.store import ImageStore, Removed, StoredImage
+from executor_service.images.store import MOST_BYTES, ImageStore, Removed, StoredImage
+from fairbox.byte_count import byte_count
 from fairbox.errors import EXIT_FAILURE, ConfigError, FairboxError
 
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DIR = "EXECUTOR_IMAGE_DIR"
 """Variable that an executor takes the setting from."""
 
@@ -45,26 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--from", dest="chosen", default="", help="its name in the archive, if that has several")
     add.add_argument("--name", default="", help="name for it here; default: those of the archive")
     add.add_argument(
-        "--most-bytes", type=_bytes, default=1 << 62, help="remove others until all have at most this, 20g"
+        "--most-bytes", type=byte_count, default=MOST_BYTES, help="remove others until all have at most this; 100g"
     )
     verbs.add_parser("list", parents=[common], help="show all, the one that was used last first")
     remove = verbs.add_parser("rm", parents=[common], help="remove one, and the layers that no other has")
     remove.add_argument("image", help="name, or id")
     collect = verbs.add_parser("gc", parents=[common], help="remove what no image has, and images used longest ago")
-    collect.add_argument("--most-bytes", type=_bytes, default=1 << 62, help="until all have at most this, such as 20g")
+    collect.add_argument("--most-bytes", type=byte_count, default=1 << 62, help="until all have at most this: 20g")
     return parser
 
 
-def _bytes(text: str) -> int:
-    unit = text[-1:].lower() if text[-1:].isalpha() else ""
-    number = text[: len(text) - len(unit)]
-    if unit not in _UNITS or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"is {text!r}, must be a number of bytes, or one with k, m, g or t behind it")
-    return int(number) << _UNITS[unit]
-
-
 def _do(options: argparse.Namespace) -> list[str]:
-    store = ImageStore(Path(options.dir), most_bytes=getattr(options, "most_bytes", 1 << 62))
+    store = ImageStore(Path(options.dir), most_bytes=getattr(options, "most_bytes", MOST_BYTES))
 
     def line(image: StoredImage) -> str:
         names = " ".join(image.names) or "-"

@@ -20,6 +20,8 @@ MOST_LAYERS = 127
 MOST_DOCUMENT_BYTES = 4 << 20
 """As much as registries take."""
 _MOST_MANIFESTS = 1000
+_MOST_ENV = 128 << 10
+"""Characters of an environment, which goes into the order of each run."""
 _OCI = "application/vnd.oci.image."
 _DOCKER = "application/vnd.docker."
 _INDEXES = (f"{_OCI}index.v1+json", f"{_DOCKER}distribution.manifest.list.v2+json")
@@ -97,9 +99,6 @@ SavedImages = Annotated[list[SavedImage], Field(max_length=_MOST_MANIFESTS)]
 class _Run(_Model):
     env: _Texts | None = Field(None, alias="Env")
     working_dir: _Text | None = Field(None, alias="WorkingDir")
-    user: _Text | None = Field(None, alias="User")
-    entrypoint: _Texts | None = Field(None, alias="Entrypoint")
-    cmd: _Texts | None = Field(None, alias="Cmd")
 
 
 class _RootFs(_Model):
@@ -126,10 +125,6 @@ class ImageConfig:
     """Digest of each layer's tar archive, the lowest first."""
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str = "/"
-    user: str = ""
-    """User, or user:group, by name or number; empty: root."""
-    command: tuple[str, ...] = ()
-    """Entry point and its arguments: what the image would start by itself."""
 
 
 def parse_config(data: bytes, where: str) -> ImageConfig:
@@ -142,10 +137,9 @@ def parse_config(data: bytes, where: str) -> ImageConfig:
     folder = run.working_dir or "/"
     if not folder.startswith("/"):
         folder = f"/{folder}"
-    command = (*(run.entrypoint or ()), *(run.cmd or ()))
-    return ImageConfig(
-        digest_of(data), found.architecture, tuple(found.rootfs.diff_ids), env, folder, run.user or "", command
-    )
+    if sum(len(name) + len(value) for name, value in env) > _MOST_ENV:
+        raise ImageError(f"{where}: its environment has more than {_MOST_ENV} characters")
+    return ImageConfig(digest_of(data), found.architecture, tuple(found.rootfs.diff_ids), env, folder)
 
 
 def parse_document(kind: type[_Document], data: bytes, where: str) -> _Document:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from executor_service.images.unpack.main import UnpackAnswer, UnpackTask
 
 _PROGRAM = Path(__file__).parent / "unpack" / "bootstrap.py"
+MOST_BYTES = 100 << 30
+"""Bytes of all layers, unless said otherwise: an archive that expands without end stops there."""
 _MOST_ENTRIES = 2_000_000
 """Files and folders of a layer: the largest images of data sets have some hundred thousand."""
 _LEAST_ID = 8
@@ -111,7 +113,7 @@ def open_store(path: str) -> ImageStore:
 class ImageStore:
     """`most_bytes` bounds all layers together; `timeout_s` the writing of one."""
 
-    def __init__(self, path: Path, *, most_bytes: int = 1 << 62, timeout_s: float = 600.0) -> None:
+    def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, timeout_s: float = 600.0) -> None:
         self.path = path
         self.layers = path / "layers"
         """Folder that all layers are below."""
@@ -265,7 +267,7 @@ class ImageStore:
                 if (there := self.bytes()) + layer.bytes > self._most_bytes:
                     raise ImageStoreFull(
                         f"layer {blob.diff_id} needs {layer.bytes} bytes; those in use have {there} of"
-                        f" {self._most_bytes} (image_bytes)"
+                        f" {self._most_bytes} (--most-bytes)"
                     )
                 (folder / "layer").rename(self.layers / blob.chain_id.removeprefix(_SHA))
 
@@ -321,10 +323,10 @@ class ImageStore:
         return self._images / f"{image.image_id.removeprefix(_SHA)}.json"
 
     def _write(self, image: StoredImage) -> None:
-        made = self._making / secrets.token_hex(8)
         facts = _ImageFacts(image.config, image.names, tuple(layer.chain_id for layer in image.layers))
-        _write_through(made, dataclasses.asdict(facts))
-        made.rename(self._file(image))
+        with self._new_folder() as folder:
+            _write_through(folder / "image", dataclasses.asdict(facts))
+            (folder / "image").rename(self._file(image))
 
     def _read(self, file: Path) -> StoredImage | None:
         """None if it is gone by now."""

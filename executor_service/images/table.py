@@ -68,6 +68,7 @@ class Images:
     ) -> None:
         assert self._sweeper is not None
         self._sweeper.cancel()
+        await asyncio.wait([self._sweeper])
         for held in self._held.values():
             held.stack.close()
         self._held.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -27,6 +26,7 @@ from executor_service import (
     Program,
     Stream,
 )
+from fairbox.byte_count import byte_count
 from fairbox.errors import ConfigError, FairboxError
 from rollout.cli.commands import STARTS_SERVICES
 
@@ -61,7 +61,6 @@ _BY_SUFFIX = {
     ".ts": "typescript",
     ".v": "verilog",
 }
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _INTERRUPTED, _NOBODY_READS = 128 + 2, 128 + 13
 """Exit codes of a program that ends by SIGINT or SIGPIPE."""
 
@@ -94,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--language", help="default: by the file's suffix; of -c and of stdin python")
     parser.add_argument("--timeout", type=float, help="wall time limit, seconds; default: the server's")
     parser.add_argument(
-        "--memory", type=_bytes, default=0, help="memory limit, such as 512m or 2g; default: the server's"
+        "--memory", type=byte_count, default=0, help="memory limit, such as 512m or 2g; default: the server's"
     )
     parser.add_argument(
         "--file",
@@ -121,13 +120,6 @@ def _parser() -> argparse.ArgumentParser:
         "rest", nargs=argparse.REMAINDER, help="source file, `-` or nothing for stdin; then its arguments"
     )
     return parser
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmg]?)i?b?", text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"is {text!r}, must be a number of bytes, or one with k, m or g behind it")
-    return int(found[1]) << _UNITS[found[2]]
 
 
 def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:

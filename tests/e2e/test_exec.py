@@ -87,7 +87,7 @@ def test_languages_have_usual_names(service: Service, name: str, code: str) -> N
     [
         (
             ["--memory", "lots"],
-            "argument --memory: is 'lots', must be a number of bytes, or one with k, m or g behind it",
+            "argument --memory: is 'lots', must be a number of bytes, or one with k, m, g or t behind it",
         ),
         (["--timeout", "nan", "-c", "1"], "timeout is nan, must be a number of seconds above 0"),
         (["--language", "klingon", "-c", "1"], "language is 'klingon', must be one of"),

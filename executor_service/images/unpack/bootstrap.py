@@ -11,9 +11,6 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 if __name__ == "__main__":
     _module = sys.modules["executor_service"] = type(sys)("executor_service")
     _module.__path__ = [os.path.dirname(os.path.dirname(_HERE))]
-    for _name in ("images",):  # whose own __init__ has nothing that is needed
-        _package = sys.modules[f"executor_service.{_name}"] = type(sys)(f"executor_service.{_name}")
-        _package.__path__ = [os.path.dirname(_HERE)]
     from executor_service.images.unpack.main import main
 
     main()

@@ -71,15 +71,15 @@ class LayerWriter:
                 while (member := archive.next()) is not None:
                     self._entry(archive, member)
                     archive.members.clear()  # of which it would keep all
+            self._own("/")
+            for path in sorted(self._folders, key=len, reverse=True):
+                self._finish(path, self._folders[path])
         except (tarfile.TarError, LookupError, ValueError, OverflowError) as error:
             raise LayerError(f"is no tar archive that can be read: {error}") from None
         except OSError as error:
             if error.errno in _OF_THE_DISK:
                 raise
             raise LayerError(f"has what can't be written: {error.strerror}: {str(error.filename)[-80:]!r}") from None
-        self._own("/")
-        for path in sorted(self._folders, key=len, reverse=True):
-            self._finish(path, self._folders[path])
 
     def _entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self._count()
@@ -97,14 +97,14 @@ class LayerWriter:
         elif member.isreg():
             self._file(archive, path, member)
         elif member.issym():
-            _remove(path)
+            self._remove(path)
             os.symlink(_bounded(member.linkname), path)
             self._own(path)
             os.utime(path, _times(member), follow_symlinks=False)
         elif member.islnk():
             self._link(path, member)
         elif member.isfifo():
-            _remove(path)
+            self._remove(path)
             os.mkfifo(path)
             self._finish(path, member)
         else:
@@ -160,22 +160,21 @@ class LayerWriter:
 
     def _make_parents(self, folder: str) -> None:
         """Makes folders that the archive does not name, as they are in the layers below."""
-        if os.path.lexists(folder):
+        if os.path.lexists(folder) and not _hides(folder):
             return
         if folder.count("/") > _MOST_DEPTH:
             raise LayerError(f"has more than {_MOST_DEPTH} folders in each other")
         self._make_parents(os.path.dirname(folder))
         self._count()
         facts, _ = self._look(folder)
-        os.mkdir(folder, 0o755)
+        self._new_folder(folder)
         self._own(folder)
         if facts is not None and stat.S_ISDIR(facts.st_mode):
             os.chmod(folder, stat.S_IMODE(facts.st_mode))
 
     def _hide(self, folder: str, name: str) -> None:
         if name == _HIDES_ALL:
-            for attribute in _OPAQUE if self._owner >= 0 else _OPAQUE[:1]:
-                os.setxattr(folder, attribute, b"y")
+            self._hide_below(folder)
             return
         hidden = name.removeprefix(_HIDES)
         if name.startswith(_OF_AUFS):
@@ -188,13 +187,33 @@ class LayerWriter:
 
     def _folder(self, path: str, member: tarfile.TarInfo) -> None:
         if path != "/" and (os.path.islink(path) or not os.path.isdir(path)):
-            _remove(path)
-            os.mkdir(path, 0o755)
+            self._new_folder(path)
         self._folders[path] = member
+
+    def _new_folder(self, path: str) -> None:
+        """Makes a folder in place of what is there. If this layer has hidden that of a lower one, it stays hidden."""
+        hidden = _hides(path)
+        self._remove(path)
+        os.mkdir(path, 0o755)
+        if hidden:
+            self._hide_below(path)
+
+    def _hide_below(self, folder: str) -> None:
+        for attribute in _OPAQUE if self._owner >= 0 else _OPAQUE[:1]:
+            os.setxattr(folder, attribute, b"y")
+
+    def _remove(self, path: str) -> None:
+        """Makes room for an entry that comes again."""
+        if os.path.isdir(path) and not os.path.islink(path):
+            _remove_folder(path)
+            gone = f"{path}/"
+            self._folders = {each: member for each, member in self._folders.items() if not f"{each}/".startswith(gone)}
+        elif os.path.lexists(path):
+            os.unlink(path)
 
     def _file(self, archive: tarfile.TarFile, path: str, member: tarfile.TarInfo) -> None:
         self._count(max(member.size, 1))
-        _remove(path)
+        self._remove(path)
         source = archive.extractfile(member)
         assert source is not None
         handle = os.open(path, _NEW, 0o600)
@@ -208,7 +227,7 @@ class LayerWriter:
         target = os.path.join(self._resolved(folder), name)
         if target == path:
             return
-        _remove(path)
+        self._remove(path)
         try:
             os.link(target, path, follow_symlinks=False)
         except OSError as error:
@@ -255,12 +274,12 @@ def _times(member: tarfile.TarInfo) -> tuple[float, float]:
     return when, when
 
 
-def _remove(path: str) -> None:
-    """Makes room for an entry that comes again."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        _remove_folder(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+def _hides(path: str) -> bool:
+    """Says whether this layer has hidden the name."""
+    try:
+        return stat.S_ISCHR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _remove_folder(path: str) -> None:

@@ -95,7 +95,6 @@ def config_of(layers: Sequence[bytes], **run: Any) -> bytes:
     """An image's configuration; `run` is its part `config`."""
     diff_ids = [digest(each) for each in layers]
     document = {
-        "architecture": "amd64",
         "os": "linux",
         "config": run,
         "rootfs": {"type": "layers"} | {"diff_ids": diff_ids},

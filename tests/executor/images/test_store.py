@@ -60,13 +60,13 @@ def added(store: ImageStore, tmp_path: Path, *layers: bytes, name: str = "image:
 def test_an_image_is_what_its_archive_says(store: ImageStore, tmp_path: Path, pack: str) -> None:
     if pack == "+zstd" and shutil.which("zstd") is None:
         pytest.skip("zstd is not installed")
-    [base] = added(store, tmp_path, BASE, pack=pack, Env=["PATH=/x", "A=b=c"], WorkingDir="/srv", User="me")
+    [base] = added(store, tmp_path, BASE, pack=pack, Env=["PATH=/x", "A=b=c"], WorkingDir="/srv")
     facts = (base / "usr/bin/tool").stat()
     assert (base / "bin/tool").read_bytes() == b"#!/bin/sh\n"
     assert (stat.S_IMODE(facts.st_mode), facts.st_mtime, facts.st_nlink) == (0o755, 1_700_000_000, 2)
     assert stat.S_IMODE((base / "usr/bin").stat().st_mode) == 0o751
     config = store.find("image:1").config
-    assert (config.env, config.working_dir, config.user) == ((("PATH", "/x"), ("A", "b=c")), "/srv", "me")
+    assert (config.env, config.working_dir) == ((("PATH", "/x"), ("A", "b=c")), "/srv")
 
 
 def test_the_usual_kinds_of_archive_are_read(store: ImageStore, tmp_path: Path) -> None:
@@ -109,6 +109,30 @@ def test_links_of_lower_layers_lead_where_they_do_in_the_image(store: ImageStore
     assert (upper / "usr/bin/more").read_bytes() == b"m"
     assert stat.S_ISCHR((upper / "usr/bin/tool").lstat().st_mode)
     assert stat.S_IMODE((upper / "usr/bin").stat().st_mode) == 0o751  # of the layer below, which nobody has changed
+
+
+def test_a_folder_that_is_hidden_and_made_again_has_nothing_of_the_one_below(store: ImageStore, tmp_path: Path) -> None:
+    for entry in (folder("etc"), Entry("etc/new", b"")):  # named, or only by what is in it
+        _, upper = added(store, tmp_path, BASE, layer(Entry(".wh.etc"), entry))
+        assert os.getxattr(upper / "etc", "user.overlay.opaque") == b"y"
+
+
+def test_a_folder_may_be_replaced(store: ImageStore, tmp_path: Path) -> None:
+    again = layer(folder("a"), folder("a/b", 0o700), symlink("a", "c"), folder("c"), folder("ab", 0o711))
+    [only] = added(store, tmp_path, again)
+    assert (only / "a").is_symlink()
+    assert stat.S_IMODE((only / "ab").stat().st_mode) == 0o711
+
+
+def test_an_image_that_cannot_run_here_is_refused(tmp_path: Path) -> None:
+    large = [f"A{n}={'x' * 60_000}" for n in range(3)]
+    with pytest.raises(ImageError, match="environment has more than"):
+        open_archive(write_folder(tmp_path / "env", layout_files([BASE], Env=large)))
+    files = saved_files([BASE], "x")
+    [name] = [name for name in files if "/" not in name and name != "manifest.json"]
+    other = files | {name: json.dumps(json.loads(files[name]) | {"architecture": "m68k"}).encode()}
+    with pytest.raises(ImageError, match="is for 'm68k', and this machine is"):
+        open_archive(write_folder(tmp_path / "other", other))
 
 
 def test_what_gives_rights_is_left_out_and_counted(store: ImageStore, tmp_path: Path) -> None:
