@@ -136,7 +136,10 @@ class Calls:
                     if last or not (untouched or error.code() is grpc.StatusCode.UNAVAILABLE):
                         raise
                     span.set_attribute("fairbox.repeated", True)
-                if moves or untouched:
+                elsewhere = moves or untouched
+                if member.alone or not elsewhere:
+                    await member.settled(deadline)
+                if elsewhere:
                     among, avoid = (None if anywhere and untouched else among), member.address
                 else:
                     among, avoid = frozenset({member.address}), ""

@@ -40,6 +40,8 @@ RESOLVE_EVERY_S = 5.0
 _CONNECT_WITHIN_S = 2.0
 """Within a cluster a server that does not answer by then is gone, or cut off."""
 _NO_WAY = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+_SETTLES_WITHIN_S = 0.25
+"""A channel needs microseconds; on a busy machine its thread may wait for a processor."""
 _STATUS_WITHIN_S = 1.0
 _RESOLVE_WITHIN_S = 5.0
 _MAX_SERVERS = 256
@@ -54,18 +56,19 @@ class Member:
 
     def __init__(self, address: str, channel: grpc.aio.Channel, stub: ExecutorServiceAsyncStub, alone: bool) -> None:
         self.address, self.stub = address, stub
+        self.alone = alone
+        """No other server is known."""
         self.load: Load | None = None
         self.failed: bool | None = None
         """True if it could not be reached, or takes nothing; None: it has not been heard from."""
         self._channel = channel
-        self._alone = alone
 
     async def connected(self, deadline: float) -> bool:
         """Says whether a call can be sent before `deadline` (the loop's time). If not, none was sent, and another
         server may be asked, whatever the call does.
 
         True if there is no other: gRPC then says what is wrong."""
-        if self._alone:
+        if self.alone:
             return True
         loop = asyncio.get_running_loop()
         deadline = min(deadline, loop.time() + _CONNECT_WITHIN_S)
@@ -78,6 +81,22 @@ class Member:
                 await asyncio.wait_for(self._channel.wait_for_state_change(state), deadline - loop.time())
             state = self._channel.get_state(try_to_connect=True)
         return True
+
+    async def settled(self, deadline: float) -> None:
+        """Awaited before a call is repeated here; returns before `deadline` (the loop's time).
+
+        gRPC ends the calls of a broken connection before it takes the connection from the channel: a call made in
+        between ends as the first one did.
+
+        ExecutorUnavailable: the channel was closed."""
+        if self._channel.get_state() is grpc.ChannelConnectivity.READY:
+            left = min(_SETTLES_WITHIN_S, deadline - asyncio.get_running_loop().time())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY), max(0.0, left)
+                )
+        if self._channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN:
+            raise _left(self.address)
 
     def answered(self, trailing: Iterable[tuple[str, str | bytes]] | None) -> None:
         """The call has a result, and this metadata behind it."""

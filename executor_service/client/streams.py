@@ -68,6 +68,7 @@ async def stream_execution(
                 raise error_of_call(error, target) from error
         finally:
             call.cancel()
+        await member.settled(deadline)
 
 
 async def stream_verification(
@@ -108,4 +109,5 @@ async def stream_verification(
                 raise error_of_call(error, target) from error
         finally:
             call.cancel()
+        await member.settled(deadline)
     raise AssertionError("the last attempt returns or raises")

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import ChannelConnectivity
 
 from executor_service import ExecutorClient, ExecutorUnavailable, Session, SessionInfo
 from executor_service.client import executors
 from executor_service.client.executors import Fleet, Member, OpenChannel
+from executor_service.v1.executor_pb2 import GetStatusRequest
 from fairbox.errors import ConfigError
 from fairbox.net.channels import open_channel
 from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity
 from tests.executor import repositories
-from tests.executor.servers import running
+from tests.executor.servers import Server, running
+from tests.limiter.chaos.proxy import Proxy
 from tests.security.services import Secrets
 
 
@@ -232,3 +235,20 @@ async def test_a_large_bundle_does_not_stop_the_loop() -> None:
         with pytest.raises(ExecutorUnavailable):
             task.result()
     assert longest < 3.0
+
+
+async def test_a_repeated_call_waits_until_its_channel_has_let_the_broken_connection_go(server: Server) -> None:
+    port, ready = int(server.target.rpartition(":")[2]), ChannelConnectivity.READY
+    async with asyncio.timeout(60), Proxy(port) as proxy:
+        channel = open_channel(proxy.address)
+        async with Fleet(proxy.address, lambda address, options: channel) as fleet:
+            with fleet.take() as member:
+                deadline = asyncio.get_running_loop().time() + 60
+                await member.stub.GetStatus(GetStatusRequest(), timeout=30)
+                await member.settled(deadline)
+                assert channel.get_state() is ready, "nothing was broken"
+                proxy.reset()
+                while channel.get_state() is ready:
+                    await member.settled(deadline)
+        with pytest.raises(ExecutorUnavailable, match="this client was closed"):
+            await member.settled(deadline)
