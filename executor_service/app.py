@@ -326,7 +326,7 @@ async def open_work(
         await stack.enter_async_context(looking(host.kills))
     table = SessionTable(name, clock, most=config.max_sessions, weights=weights)
     sessions = await stack.enter_async_context(
-        Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
+        Sessions(boxes, planner, hold, clock, images=images, table=table, grace_s=_INTERRUPT_S, name=name)
     )
     displayed = DisplayedPrograms(boxes, planner, hold, clock)
     programs = Programs(boxes, planner, compiler, hold, images, clock)

@@ -204,7 +204,7 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """An interpreter that keeps its state between cells, at one moment."""
+    """An interpreter or a shell that keeps its state between cells, at one moment."""
 
     session_id: str
     """Names the server that owns it."""
@@ -228,6 +228,8 @@ class SessionInfo:
     served_by: str = ""
     workspace_id: str = ""
     """Workspace that its cells find at the workspace's mount path; empty: none."""
+    image: str = ""
+    """Image that is the root of its shell; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class Session:
         """
         return await self._calls.execute(
             code,
+            language=self.info.language,
             session_id=self.session_id,
             stdin=stdin,
             files=files,
@@ -108,23 +109,27 @@ class SessionCalls:
     async def session(
         self,
         *,
+        language: str = "python",
         profile: str = "",
         limits: Limits | None = None,
         idle_ttl_s: float = 0.0,
         files: Sequence[InputFile] = (),
         env: Mapping[str, str] | None = None,
         workspace_id: str = "",
+        image: str = "",
         owner: str = "",
         tenant: str = "",
     ) -> AsyncIterator[Session]:
         """A session that ends with the block. Arguments and errors as for `create_session`."""
         info = await self.create_session(
+            language=language,
             profile=profile,
             limits=limits,
             idle_ttl_s=idle_ttl_s,
             files=files,
             env=env,
             workspace_id=workspace_id,
+            image=image,
             owner=owner,
             tenant=tenant,
         )
@@ -141,17 +146,19 @@ class SessionCalls:
         files: Sequence[InputFile] = (),
         env: Mapping[str, str] | None = None,
         workspace_id: str = "",
+        image: str = "",
         owner: str = "",
         tenant: str = "",
         request_id: str = "",
         timeout: float = _CALL_S,
     ) -> SessionInfo:
-        """Starts an interpreter that keeps its state between cells.
+        """Starts an interpreter that keeps its state between cells; with language `bash` a shell, which may have an
+        `image` as its root.
 
         Of `limits`, memory, processes, open files, file and disk bytes bound the session and all its branches together;
         the others are those of a cell that names none. It is deleted after `idle_ttl_s` without a cell (0: 600).
         A workspace is there for all its cells and branches, and stays while one of them lives. Raises InvalidRequest,
-        NotFound (no such workspace here), WorkspaceTooLarge, Overloaded (the server has as many as it may) or
+        NotFound (no such workspace or image here), WorkspaceTooLarge, Overloaded (the server has as many as it may) or
         ExecutorUnavailable.
         """
         request = _message(
@@ -163,6 +170,7 @@ class SessionCalls:
             files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
             env=env or {},
             workspace_id=workspace_id,
+            image=image,
             owner=owner,
             tenant=tenant,
             request_id=request_id or uuid.uuid4().hex,

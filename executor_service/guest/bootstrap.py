@@ -1,4 +1,4 @@
-"""Entry point of a zygote: `python bootstrap.py CONTROL_FD [bare-]root|[bare-]user`.
+"""Entry point of a zygote: `python bootstrap.py CONTROL_FD [bare-]root|[bare-|mapped-]user`.
 
 Imports this package without running `executor_service/__init__.py`, which would load gRPC into every program. A worker
 comes back here: the frame below is the only one of ours under a program's own.
@@ -14,7 +14,8 @@ if __name__ == "__main__":
     _module.__path__ = [os.path.dirname(_HERE)]
     from executor_service.guest.zygote import main
 
-    _program = main(int(sys.argv[1]), privileged=sys.argv[2].endswith("root"), bare=sys.argv[2].startswith("bare-"))
+    _how, _, _who = sys.argv[2].rpartition("-")
+    _program = main(int(sys.argv[1]), privileged=_who == "root", bare=_how == "bare", mapped=_how == "mapped")
     # From here on this is a worker, confined, and about to be the program.
     _error = None
     try:

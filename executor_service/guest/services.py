@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
     from executor_service.guest.protocol.wire import GuestChannel
 
-_NAMES = ("candidate", "cells", "checker")
+_NAMES = ("candidate", "cells", "checker", "shell")
 """Modules of `serve`, each with a function `serve(channel)`."""
+_LEAN = ("shell",)
+"""Modules that a lean zygote has too: they need nothing else."""
 _loaded: dict[str, Callable[[GuestChannel], None]] = {}
 
 
-def load() -> None:
-    """Imports every one of them."""
-    for name in _NAMES:
+def load(*, lean: bool) -> None:
+    """Imports every one of them, or the few that a lean zygote has."""
+    for name in _LEAN if lean else _NAMES:
         found = __import__(f"{__package__}.serve.{name}", fromlist=["serve"])
         _loaded[name] = found.serve
 

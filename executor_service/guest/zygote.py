@@ -41,8 +41,9 @@ _held: list[object] = []
 """In a worker: taking it apart costs more than keeping it."""
 
 
-def main(control_fd: int, *, privileged: bool, bare: bool = False) -> PythonProgram:
-    """Serves until the server is gone. Returns in a worker that is to be a Python program, and only there."""
+def main(control_fd: int, *, privileged: bool, bare: bool = False, mapped: bool = False) -> PythonProgram:
+    """Serves until the server is gone. Returns in a worker that is to be a Python program, and only there. `mapped`:
+    this process has its user namespace already."""
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     # Dies with the server; the server closes its end of the control socket too, which covers the moment before this.
@@ -56,9 +57,11 @@ def main(control_fd: int, *, privileged: bool, bare: bool = False) -> PythonProg
     stage = "user namespace"
     try:
         uid, gid = os.geteuid(), os.getegid()
-        if not privileged:
+        if not privileged and not mapped:
             sys_.unshare(sys_.CLONE_NEWUSER)
             confine.write_identity_map(inside=0, outside=uid, outside_gid=gid)
+            stage = "interpreter"
+            _protect_interpreter(control)
             sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of credentials clears it
         stage = "pid namespace"
         sys_.unshare(sys_.CLONE_NEWPID)
@@ -73,6 +76,23 @@ def main(control_fd: int, *, privileged: bool, bare: bool = False) -> PythonProg
     os.closerange(0, handle + 1)
     os.waitpid(inner, 0)
     os._exit(0)
+
+
+def _protect_interpreter(control: socket.socket) -> None:
+    """Starts again, from a mount that can't be written, if the interpreter's file belongs to the user of programs.
+
+    /proc/self/exe leads programs to that file around the mounts of their box, and an owner may change a file's mode
+    and times."""
+    path = os.readlink("/proc/self/exe")
+    if os.stat(path).st_uid != os.geteuid():
+        return
+    sys_.unshare(sys_.CLONE_NEWNS)
+    sys_.mount(path, path, None, sys_.MS_BIND)
+    sys_.restrict_mount(path, sys_.MOUNT_ATTR_RDONLY, recursive=False)
+    with open("/proc/self/cmdline", "rb") as file:
+        *argv, mode, room = file.read().split(b"\0")[:-1]
+    control.set_inheritable(True)
+    os.execv(path, [*argv, b"mapped-" + mode, room])  # noqa: S606 - this very command
 
 
 def _take_no_signals_over() -> None:
@@ -104,7 +124,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> PythonPro
         with gathered():
             if not head["lean"]:
                 skip_at_fork.spare()
-                services.load()  # their files are not in the sandbox
+            services.load(lean=head["lean"])  # their files are not in the sandbox
             missing = warm(head["packages"], head["folder"], lean=head["lean"])
             seeds.learn()
             prepare_interpreter(head["work"], head["main"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from executor_service.guest.serve.branch import WORKSPACE
+from executor_service.guest.serve.work_folder import WORKSPACE
 from executor_service.guest.warm.packages import THREADS
 from executor_service.images.table import HeldImage
 from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
@@ -23,6 +23,8 @@ Hold = Callable[[str, str, Limits], AbstractContextManager[WorkspaceMount | None
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
 """Entry that serves cells in a worker."""
+SHELL = "shell"
+"""Entry that serves commands of a shell."""
 _IMPORT = b"import"
 """Word in every program that imports anything: the statement, `__import__`, or `importlib`."""
 _IMAGE_ENV = {
@@ -168,6 +170,23 @@ class Planner:
             mode=Mode.SERVE,
             files=request.files,
             entry=CELLS,
+        )
+
+    def shell_plan(self, request: SessionRequest, held: HeldImage | None) -> Plan:
+        """A shell that serves commands, in an image if there is one. Its time is that of each command."""
+        if held is None:
+            env = self._environment(LANGUAGES[request.language], self._host.tools)
+        else:
+            env = _IMAGE_ENV | dict(held.image.config.env)
+        return Plan(
+            argv=(request.language, "" if held is None else held.image.config.working_dir),
+            env=env | dict(request.env),
+            limits=replace(request.limits, wall_time_s=NO_END_S, cpu_time_s=NO_END_S),
+            profile=self._lean_or_base(),
+            mode=Mode.SERVE,
+            files=request.files,
+            entry=SHELL,
+            image=None if held is None else held.mount,
         )
 
     def cell_plan(self, request: RunRequest) -> Plan:

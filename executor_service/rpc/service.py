@@ -169,7 +169,13 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         return valid, mark
 
     def _read(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
-        valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        valid = validate(
+            request,
+            installed=self._installed,
+            policy=self._policy,
+            profiles=self._profiles,
+            session_language=self._sessions.table.language(request.session_id),
+        )
         return valid, fingerprint(request) if valid.request_id else b""
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:

@@ -103,9 +103,9 @@ class Plan:
     """Bytes of address space that the runtime takes and does not use."""
     workspace: WorkspaceMount | None = None
     image: ImageMount | None = None
-    """Root that it sees; None: what the host has. EXEC alone, without a workspace."""
+    """Root that it sees; None: what the host has. Not MAIN, and without a workspace."""
     folder: str = ""
-    """Folder that it starts in, of its image; empty: the work folder."""
+    """EXEC: folder that it starts in, of its image; empty: the work folder."""
     entries: int = 0
     """Files and folders that it may make beyond the usual number, where they are counted."""
 

@@ -33,6 +33,8 @@ class CellAnswer:
     """One line about the exception that ended it."""
     raised: Mapping[str, Any] | None = None
     """The exception that ended it, where it was to be told and not printed: `ename`, `evalue`, `traceback` (lines)."""
+    replaced: str = ""
+    """Sentence about a shell that has ended, and was replaced."""
     problem: str = ""
     """Why its code was not run."""
     displays: tuple[Display, ...] = ()
@@ -64,6 +66,7 @@ def read_answer(
             exited=head.get("exited") is True,
             error=_text(head.get("error", "")),
             raised=raised,
+            replaced=_text(head.get("replaced", "")),
             problem=_text(head.get("problem", "")),
             displays=displays,
             files=files,
@@ -97,11 +100,12 @@ class _Parts:
 def judge_cell(answer: CellAnswer, limits: Limits, *, timed_out: bool) -> tuple[Outcome, Cause, int, int, str]:
     """Outcome, cause, exit code, signal and one sentence, for a cell whose session lives on."""
     if timed_out:
-        message = f"Interrupted: the cell ran for longer than {limits.wall_time_s:g} s. The session's state is kept."
+        state = answer.replaced or "The session's state is kept."
+        message = f"Interrupted: the cell ran for longer than {limits.wall_time_s:g} s. {state}"
         return Outcome.TIME_LIMIT, Cause.POLICY, 128 + signal.SIGINT, signal.SIGINT, message
     if answer.problem:
         return Outcome.NONZERO_EXIT, Cause.POLICY, 1, 0, f"Not run: {answer.problem}."
-    message = "The cell called exit; the session goes on." if answer.exited else answer.error
+    message = "The cell called exit; the session goes on." if answer.exited else answer.replaced or answer.error
     outcome = Outcome.NONZERO_EXIT if answer.exit_code else Outcome.FINISHED
     return outcome, Cause.POLICY, answer.exit_code, 0, message
 

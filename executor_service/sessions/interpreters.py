@@ -179,6 +179,8 @@ class InterpreterTree:
         self._events = asyncio.create_task(self._follow(), name=f"session {self._session_id}")
         frame = await self.root.expect(_ANSWER_WITHIN_S)
         if frame is None or frame[0].get("type") != "ready":
+            if frame is not None and frame[0].get("type") == "lacking":
+                raise SandboxFailure("exec", 0, str(frame[0].get("reason")), started=False)
             raise await self._not_ready()
         self.root.process = channel.sender
         init = place_of(channel.sender)[0]

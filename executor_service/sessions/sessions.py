@@ -16,12 +16,14 @@ from functools import lru_cache
 from types import TracebackType
 
 from executor_service.cleanup import leave
+from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
 from executor_service.programs.plans import Hold, Planner, mounted
 from executor_service.runs.backends import Execution
 from executor_service.runs.queue import Draining
 from executor_service.sandbox.pool import SandboxPool
-from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.report import Plan, SandboxFailure
+from executor_service.sessions.branching import NotBranchable
 from executor_service.sessions.cell_run import CellRun, facts_of
 from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
 from executor_service.sessions.interpreters import InterpreterTree
@@ -33,6 +35,8 @@ from fairbox.errors import FieldError, FieldErrors
 
 _log = logging.getLogger(__name__)
 _GAVE_WAY = Ended("gave way to another tenant's: its own had more than its share of max_sessions")
+_SHELL = "bash"
+"""Language of the sessions that are shells."""
 _DYING_S = 5.0
 """Killed interpreters are gone within milliseconds; whoever has their room need not wait for one that hangs."""
 _SWEEP_S = 1.0
@@ -53,6 +57,7 @@ class Sessions:
         hold: Hold,
         clock: Clock,
         *,
+        images: Images,
         table: SessionTable,
         grace_s: float,
         name: str,
@@ -61,6 +66,7 @@ class Sessions:
         self._planner = planner
         self._hold = hold
         self._clock = clock
+        self._images = images
         self.table = table
         self._grace_s = grace_s
         self._name = name
@@ -84,13 +90,14 @@ class Sessions:
         await leave(self._tasks, error)
 
     async def create(self, request: SessionRequest) -> SessionInfo:
-        """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
+        """Raises TooManySessions, SessionFailed, Draining, FieldErrors for an image without a shell, and what holding
+        its workspace or image raises."""
         if self.draining:
             raise Draining
         ends = self.table.reserve(1, request.tenant)
         session_id = self._new_id()
         opened: asyncio.Future[InterpreterTree] = asyncio.get_running_loop().create_future()
-        profile = request.profile or self._planner.session_profile()
+        profile = "" if request.language == _SHELL else request.profile or self._planner.session_profile()
         try:
             await self._make_room(*ends)
             self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
@@ -98,6 +105,9 @@ class Sessions:
         except BaseException as error:
             self.table.release(1, request.tenant)
             if isinstance(error, SandboxFailure):
+                if request.image and error.stage == "exec":
+                    lacking = f"is {request.image!r}, in which no shell can be started: {error}"
+                    raise FieldErrors([FieldError("image", lacking)]) from None
                 _log.error("a session could not be made: %s", error)
                 raise SessionFailed(f"the session could not be made: {error}") from None
             raise
@@ -110,6 +120,7 @@ class Sessions:
             idle_ttl_s=request.idle_ttl_s,
             served_by=self._name,
             workspace_id=request.workspace_id,
+            image=request.image,
         )
         return self._add(info, request.limits, tree, tree.root)
 
@@ -118,6 +129,8 @@ class Sessions:
         if self.draining:
             raise Draining
         parent = self.table.find(request.session_id)
+        if parent.info.language == _SHELL:
+            raise NotBranchable(f"session {request.session_id!r} can't branch: it is a shell")
         parent.enter_at_once()
         try:
             tenant = parent.info.tenant
@@ -240,19 +253,30 @@ class Sessions:
     ) -> None:
         """The life of a tree, from its first interpreter to its last; its workspace stays for as long."""
         try:
-            with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
-                branching = replace(workspace, branches=True) if workspace else None
-                plan = mounted(self._planner.session_plan(request, profile), branching)
-                async with InterpreterTree(self._boxes, plan, session_id) as tree:
-                    if opened.cancelled():
-                        return
-                    opened.set_result(tree)
-                    await tree.over()
+            async with self._planned(request, profile) as plan, InterpreterTree(self._boxes, plan, session_id) as tree:
+                if opened.cancelled():
+                    return
+                opened.set_result(tree)
+                await tree.over()
         except Exception as error:  # the boundary: one tree's trouble is not that of the others
             if not opened.done():
                 opened.set_exception(error)
             else:
                 _log.exception("a session ended badly")
+
+    @asynccontextmanager
+    async def _planned(self, request: SessionRequest, profile: str) -> AsyncIterator[Plan]:
+        """Plan that it is started with; its workspace, or its image, is held for the block."""
+        if request.image:
+            async with self._images.hold(request.image) as image:
+                yield self._planner.shell_plan(request, image)
+            return
+        with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
+            if request.language == _SHELL:
+                yield mounted(self._planner.shell_plan(request, None), workspace)
+            else:
+                branching = replace(workspace, branches=True) if workspace else None
+                yield mounted(self._planner.session_plan(request, profile), branching)
 
     async def _sweep(self) -> None:
         while True:

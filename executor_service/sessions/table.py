@@ -180,6 +180,11 @@ class SessionTable:
             return session
         raise self.not_found(session_id)
 
+    def language(self, session_id: str) -> str:
+        """Language of the cells of a live session; empty: it is not one."""
+        session = self.live.get(session_id)
+        return session.info.language if session is not None else ""
+
     def permit(self, session_id: str, tenant: str) -> None:
         """Raises SessionNotFound for a live session that is another tenant's, as for one that never was."""
         session = self.live.get(session_id)

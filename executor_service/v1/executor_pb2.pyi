@@ -864,6 +864,7 @@ class Session(google.protobuf.message.Message):
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
     SERVED_BY_FIELD_NUMBER: builtins.int
     WORKSPACE_ID_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Its id, which names the server that owns it."""
     owner: builtins.str
@@ -890,6 +891,8 @@ class Session(google.protobuf.message.Message):
     """Name of the server that owns it."""
     workspace_id: builtins.str
     """Workspace that its cells find; empty: none."""
+    image: builtins.str
+    """Image that is the root of its shell; empty: none."""
     def __init__(
         self,
         *,
@@ -906,8 +909,9 @@ class Session(google.protobuf.message.Message):
         memory_bytes: builtins.int = ...,
         served_by: builtins.str = ...,
         workspace_id: builtins.str = ...,
+        image: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["busy", b"busy", "cells", b"cells", "idle_s", b"idle_s", "idle_ttl_s", b"idle_ttl_s", "language", b"language", "memory_bytes", b"memory_bytes", "owner", b"owner", "parent_session_id", b"parent_session_id", "profile", b"profile", "served_by", b"served_by", "session_id", b"session_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy", b"busy", "cells", b"cells", "idle_s", b"idle_s", "idle_ttl_s", b"idle_ttl_s", "image", b"image", "language", b"language", "memory_bytes", b"memory_bytes", "owner", b"owner", "parent_session_id", b"parent_session_id", "profile", b"profile", "served_by", b"served_by", "session_id", b"session_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___Session = Session
 
@@ -943,8 +947,9 @@ class CreateSessionRequest(google.protobuf.message.Message):
     OWNER_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
     language: builtins.str
-    """As in ExecuteCodeRequest."""
+    """`python` for an interpreter, which can branch, or `bash` for a shell. Empty: python."""
     profile: builtins.str
     """As in ExecuteCodeRequest."""
     idle_ttl_s: builtins.float
@@ -960,6 +965,10 @@ class CreateSessionRequest(google.protobuf.message.Message):
     """As in ExecuteCodeRequest."""
     request_id: builtins.str
     """The same id returns the same session."""
+    image: builtins.str
+    """As in ExecuteCodeRequest, for a shell: it starts in the image's working folder. What its commands write stays for
+    those that follow. If the image has no bash, the shell is its sh. Not with a workspace_id.
+    """
     @property
     def limits(self) -> global___Limits:
         """What the session may hold; wall and CPU time are those of each cell unless a cell says otherwise. One that has fewer
@@ -987,9 +996,10 @@ class CreateSessionRequest(google.protobuf.message.Message):
         owner: builtins.str = ...,
         tenant: builtins.str = ...,
         request_id: builtins.str = ...,
+        image: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["env", b"env", "files", b"files", "idle_ttl_s", b"idle_ttl_s", "language", b"language", "limits", b"limits", "owner", b"owner", "profile", b"profile", "request_id", b"request_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["env", b"env", "files", b"files", "idle_ttl_s", b"idle_ttl_s", "image", b"image", "language", b"language", "limits", b"limits", "owner", b"owner", "profile", b"profile", "request_id", b"request_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___CreateSessionRequest = CreateSessionRequest
 

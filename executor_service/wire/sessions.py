@@ -19,6 +19,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.validation import (
     MAX_ID,
     MAX_SESSION_ID,
+    SESSION_LANGUAGES,
     LimitPolicy,
     check_environment,
     check_files,
@@ -42,6 +43,8 @@ class SessionRequest:
     files: tuple[InputFile, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     workspace_id: str = ""
+    image: str = ""
+    """Name or id of the image that is the root of a shell; empty: none."""
     owner: str = ""
     tenant: str = ""
     request_id: str = ""
@@ -73,7 +76,6 @@ DEFAULT_IDLE_TTL_S = 600.0
 MAX_IDLE_TTL_S = 86_400.0
 MAX_BRANCHES = 64
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
-SESSION_LANGUAGES = ("python",)
 _TOKEN = struct.Struct(">Q")
 
 
@@ -83,11 +85,11 @@ def validate_session(
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
     language = canonical(request.language)
-    offered = [each for each in SESSION_LANGUAGES if each in installed]
+    offered = [each for each in SESSION_LANGUAGES if each in installed] if not request.image else ["bash"]
     if language not in offered:
-        found.append(
-            FieldError("language", f"is {shown(language)}, must be {' or '.join(offered)}: sessions have no other")
-        )
+        sessions = "sessions in images" if request.image else "sessions"
+        problem = f"is {shown(language)}, must be {' or '.join(offered)}: {sessions} have no other"
+        found.append(FieldError("language", problem))
     limits = policy.resolve(request.limits, found)
     ttl_s = request.idle_ttl_s
     if not math.isfinite(ttl_s) or not 0 <= ttl_s <= MAX_IDLE_TTL_S:
@@ -96,7 +98,9 @@ def validate_session(
     check_room(found, files, limits)
     check_environment(found, request.env)
     check_profile(found, request.profile, language, profiles)
-    check_lengths(found, request, "owner", "tenant", "request_id", "workspace_id")
+    check_lengths(found, request, "owner", "tenant", "request_id", "workspace_id", "image")
+    if request.image and request.workspace_id:
+        found.append(FieldError("image", "is set, must not be with a workspace_id"))
     if found:
         raise FieldErrors(found)
     return SessionRequest(
@@ -107,6 +111,7 @@ def validate_session(
         files=files,
         env=MappingProxyType(dict(request.env)),
         workspace_id=request.workspace_id,
+        image=request.image,
         owner=request.owner,
         tenant=request.tenant,
         request_id=request.request_id,

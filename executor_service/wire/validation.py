@@ -39,6 +39,8 @@ _IMAGE_LANGUAGES = frozenset(name for name, spec in LANGUAGES.items() if not spe
 _MOST_KNOWN = 256
 """Different limits that are remembered."""
 _LIMITS = tuple(field.name for field in fields(Limits))
+SESSION_LANGUAGES = ("python", "bash")
+"""Languages of sessions: an interpreter and a shell."""
 _OF_SESSIONS = ("memory_bytes", "processes", "open_files", "file_bytes", "disk_bytes")
 """Limits that the first cell would set for all others."""
 
@@ -91,13 +93,15 @@ def validate(
     installed: Collection[str],
     policy: LimitPolicy,
     profiles: Collection[str] = (PYTHON_BASE,),
+    session_language: str = "",
 ) -> RunRequest:
-    """The valid request. FieldErrors with every field that is not acceptable."""
+    """The valid request. FieldErrors with every field that is not acceptable. `session_language`: that of its session;
+    empty: it has none, or it is not known here."""
     found: list[FieldError] = []
-    language = canonical(request.language)
+    language = canonical(request.language or session_language)
     if request.image:
         installed = _IMAGE_LANGUAGES
-    if language not in installed:
+    if language not in installed and not request.session_id:
         lacking = ", which this server does not have (GetStatus says why)" if language in LANGUAGES else ""
         allowed = ", ".join(sorted(installed))
         found.append(FieldError("language", f"is {shown(language)}{lacking}, must be one of {allowed}"))
@@ -110,7 +114,7 @@ def validate(
     _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
     _args(found, request.args)
     if request.session_id:
-        limits = _cell(found, request, policy.maxima)
+        limits = _cell(found, request, policy.maxima, language, session_language)
         files = check_files(found, request.files)  # only the kernel knows how much room the session has left
     else:
         limits = policy.resolve(request.limits, found, spec.needs if spec else _NO_NEEDS)
@@ -180,11 +184,14 @@ def _policy_of_cells(maxima: Limits) -> LimitPolicy:
     return LimitPolicy(Limits(), maxima)
 
 
-def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limits) -> Limits:
+def _cell(
+    found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limits, language: str, session_language: str
+) -> Limits:
     """Checks what a cell can't have, because its session has it. Returns its limits: 0 means the session's."""
     _most(found, "session_id", len(request.session_id), MAX_SESSION_ID, "characters")
-    if canonical(request.language) != "python":
-        problem = f"is {shown(request.language)}, must be empty or the session's, 'python'"
+    allowed = (session_language,) if session_language else SESSION_LANGUAGES
+    if language not in allowed:
+        problem = f"is {shown(request.language)}, must be empty or the session's, {' or '.join(map(repr, allowed))}"
         found.append(FieldError("language", problem))
     text = "must be empty in a session, which has had its own since it was created"
     found += [FieldError(name, text) for name in ("args", "env", "profile") if getattr(request, name)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +68,49 @@ for path in ("/x", "/usr/x", "/etc/passwd", "/dev/x"):
 os.mkdir("/tmp/mine"); open("file", "w").close(); print(sorted(os.listdir(".")))
 """
     assert (await executor.execute(code)).stdout.data == b"['file', 'main.py']\n"
+
+
+@pytest.fixture
+def own_python() -> Iterator[Path]:
+    """An interpreter that belongs to the server's user."""
+    assert PYTHON is not None
+    with tempfile.TemporaryDirectory(prefix="fairbox-own-") as folder:  # which that user may enter
+        Path(folder).chmod(0o755)
+        made = Path(folder) / "env"
+        subprocess.run([PYTHON, "-m", "venv", "--copies", "--without-pip", made], check=True)
+        if PREFIX:
+            for path in (made, *made.rglob("*")):
+                os.lchown(path, 65534, 65534)
+        yield (made / "bin" / "python").resolve()
+
+
+async def test_an_interpreter_of_the_same_user_can_not_be_changed(own_python: Path) -> None:
+    """It is what /proc/self/exe leads to, around the mounts of the box."""
+    assert PYTHON is not None
+    code = """
+import os
+attempts = (
+    lambda: os.chmod("/proc/self/exe", 0o4777),
+    lambda: os.utime("/proc/self/exe", (1, 1)),
+    lambda: os.setxattr("/proc/self/exe", "user.mark", b"1"),
+    lambda: os.truncate("/proc/self/exe", 0),
+    lambda: open("/proc/self/exe", "ab"),
+    lambda: os.chmod(f"/proc/{os.getppid()}/exe", 0o4777),
+)
+for attempt in attempts:
+    try: attempt(); print("done")
+    except OSError as error: print(error.errno in (1, 13, 26, 30, 95))
+print(os.path.realpath("/proc/self/exe"))
+"""
+    before = own_python.stat()  # noqa: ASYNC240 - of a local file
+    settings = ("cgroups=none", "max_concurrent=2", "languages=python", f"python={own_python}")
+    with running(*settings, prefix=PREFIX, python=PYTHON, env=ENV, cwd=HOME) as server:
+        assert before.st_uid == owner(server.pid)
+        async with ExecutorClient(server.target) as executor:
+            result = await executor.execute(code)
+    after = own_python.stat()  # noqa: ASYNC240 - of a local file
+    assert result.stdout.text.splitlines() == ["True"] * 6 + [str(own_python)], result
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
 
 
 async def test_memory_of_the_tree_is_watched(executor: ExecutorClient) -> None:

@@ -18,7 +18,7 @@ LONG = "x" * 129
 @pytest.mark.parametrize(
     ("wanted", "field", "text"),
     [
-        ({"language": "bash"}, "language", "'bash', must be python"),
+        ({"language": "perl"}, "language", "'perl', must be python or bash"),
         ({"language": "cobol"}, "language", "'cobol'"),
         ({"profile": "none"}, "profile", "'none', must be empty or 'python-base'"),
         ({"idle_ttl_s": -1.0}, "idle_ttl_s", "-1, must be from 0 to 86400"),
@@ -66,7 +66,7 @@ async def test_a_bad_field_of_a_branch_is_named(executor: ExecutorClient, wanted
         ({"args": ["a"]}, "args"),
         ({"env": {"A": "b"}}, "env"),
         ({"profile": "python-base"}, "profile"),
-        ({"language": "bash"}, "language"),
+        ({"language": "perl"}, "language"),
         ({"limits": Limits(memory_bytes=1 << 20)}, "limits.memory_bytes"),
         ({"limits": Limits(processes=1)}, "limits.processes"),
         ({"limits": Limits(wall_time_s=1e9)}, "limits.wall_time_s"),
@@ -83,7 +83,7 @@ async def test_a_bad_field_of_a_cell_is_named_before_the_session_is_looked_for(
 
 async def test_all_problems_are_named_at_once(executor: ExecutorClient) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await executor.create_session(language="bash", owner=LONG, idle_ttl_s=-1)
+        await executor.create_session(language="perl", owner=LONG, idle_ttl_s=-1)
     assert [problem.field for problem in caught.value.fields] == ["language", "idle_ttl_s", "owner"]
 
 

@@ -257,6 +257,28 @@ async def test_bash_session_keeps_files_and_the_current_folder(stack: LocalStack
     await nothing_left(stack)
 
 
+async def test_bash_shell_keeps_everything_and_says_when_it_is_another(stack: LocalStack) -> None:
+    async with shell(stack, mode="shell") as tool, Trajectory(tool) as t:
+        assert await said(t, "mkdir a && cd a; x=5; f() { echo f $x; }; echo 1 > ../f; echo two >&2; false") == (
+            "two\n[exit code 1]"
+        )
+        assert await said(t, "echo $?; f; pwd") == "1\nf 5\n/sandbox/a"
+        slow = await t.run("(sleep 60; echo never) & sleep 60", time_limit_s=0.5)
+        assert slow.outcome is ToolOutcome.TIME_LIMIT
+        assert "syntax error" in await said(t, "if")
+        with pytest.raises(BranchRefused, match="it is a shell"):
+            await tool.branch(t.id, ["branch"])
+        assert await said(t, "echo bye; exit 3") == (
+            "bye\nexit\n[exit code 3]\n"
+            "[The shell exited with code 3. The session goes on with a new one: files stay, variables are gone.]"
+        )
+        assert await said(t, "echo ${x-gone}; pwd; cat f; echo err >&2") == "gone\n/sandbox\n1\nerr"
+        stubborn = await t.run("trap '' INT; sleep 60", time_limit_s=0.5)
+        assert stubborn.outcome is ToolOutcome.TIME_LIMIT
+        assert (await said(t, "true")).startswith("[The previous session ended; this is a new one.")
+    await nothing_left(stack)
+
+
 async def test_bash_works_in_the_tasks_workspace(stack: LocalStack, roots: Path) -> None:
     source, commit = project(roots / "project")
     workspace = {"local_path": str(source), "commit": commit}
@@ -277,7 +299,17 @@ async def test_bash_works_in_the_tasks_workspace(stack: LocalStack, roots: Path)
         assert (await tool.execute("in-workspace", {"command": "cat new; echo 2 > new"})).text == "1"
         assert await said(t, "cat new") == "1"
         await tool.release("in-workspace")
+    async with shell(stack, mode="shell") as tool, Trajectory(tool, workspace=workspace) as t:
+        assert await said(t, "pwd; echo 1 > new") == "/testbed"
+        assert await said(t, "cat new") == "1"
     await nothing_left(stack)
+
+
+@pytest.mark.parametrize("image", [5, "with a workspace"])
+async def test_image_that_can_not_be_is_not_the_models_fault(stack: LocalStack, image: Any) -> None:
+    async with shell(stack) as tool:
+        with pytest.raises(InfraError, match=r"the task's image is .*, must be a name"):
+            await tool.create("t", image=image, workspace={"local_path": "/srv", "commit": "main"})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import stat
 import sys
 import threading
 
+from executor_service.guest.serve.work_folder import WORKSPACE
 from executor_service.guest.walls import landlock
 from executor_service.guest.warm.seeds import reseed
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 HANDLES = 3
 """Descriptors that the server gives for each branch: the other end of its channel, its stdout and its stderr."""
 
-
-WORKSPACE = "FAIRBOX_WORKSPACE"
-"""Variable that names the folder of the workspace."""
 COPY = "copy"
 """Instead of the folder of a branch's workspace: it has to copy that of its parent."""
 

@@ -26,23 +26,19 @@ from executor_service.guest.protocol import wire
 from executor_service.guest.serve import branch
 from executor_service.guest.serve.display import Displays
 from executor_service.guest.serve.evaluate import Evaluator
-from executor_service.guest.walls.files import read_files
+from executor_service.guest.serve.work_folder import WORKSPACE, get_files, put_files, resident_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from executor_service.guest.protocol.spec import FileAnswer, FileEntry
     from executor_service.guest.protocol.wire import GuestChannel, Head
 
 _MAX_RAISED = 100_000
 """Characters of its text, and of its traceback, where they are told in the answer."""
 _MAX_KIND = 256
 """Characters of its name there."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_STATM_BYTES = 256
-"""Seven numbers."""
 
 
 def serve(channel: GuestChannel) -> None:
@@ -60,7 +56,7 @@ class CellServer:
         self._displays = Displays()
         self._work = os.getcwd()
         self._temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - private
-        self._workspace = os.environ.get(branch.WORKSPACE, "")
+        self._workspace = os.environ.get(WORKSPACE, "")
         self._has_stdin = False
         self._pid = os.getpid()
         names = sys.modules["__main__"].__dict__
@@ -95,7 +91,7 @@ class CellServer:
         cpu = _cpu_s()
         try:
             self._set_stdin(bytes(blob[code_end:stdin_end]))
-            _write_files(self._work, head["files"], blob[stdin_end:])
+            put_files(self._work, head["files"], blob[stdin_end:])
         except OSError as error:
             self._answer(head, cpu, {"problem": wire.short(f"the cell's files could not be written: {error}")})
             return
@@ -144,7 +140,7 @@ class CellServer:
         raised = [text.encode("utf-8", "replace") for text in ending.pop("raised", ())]
         displays, shown = self._displays.take()
         room = wire.MAX_ANSWER - wire.MAX_TABLE - len(shown) - sum(map(len, raised))
-        files, contents = _read_files(self._work, head["return_paths"], min(head["return_bytes"], room))
+        files, contents = get_files(self._work, head["return_paths"], min(head["return_bytes"], room))
         table = b""
         if raised or displays or files:
             sizes = {"raised": [len(text) for text in raised], "displays": displays, "files": files}
@@ -155,7 +151,7 @@ class CellServer:
             "table": len(table),
             "cpu_s": _cpu_s() - cpu_before,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-            "resident_bytes": _resident_bytes(),
+            "resident_bytes": resident_bytes(),
         }
         self._channel.send({**facts, **ending}, b"".join([table, *raised, shown, contents]))
 
@@ -215,32 +211,6 @@ class CellServer:
         self._tell_ready()
 
 
-def _write_files(work: str, entries: list[FileEntry], blob: memoryview) -> None:
-    """Into the work folder, over what is there: this process can write nothing that its code could not."""
-    offset = 0
-    for entry in entries:
-        path = os.path.join(work, entry["path"])
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(blob[offset : offset + entry["size"]])
-        os.chmod(path, entry["mode"])
-        offset += entry["size"]
-
-
-def _read_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer], bytes]:
-    if not paths:
-        return [], b""
-    try:
-        folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # the code has removed it
-        return [("missing", 0)] * len(paths), b""
-    try:
-        answers, contents = read_files(folder, paths, most)
-        return answers, b"".join(contents)
-    finally:
-        os.close(folder)
-
-
 def _from_cell(trace: Any, name: str) -> Any:
     """The traceback from the first frame of the cell on; without one, from the first frame that is not ours."""
     found = trace
@@ -285,17 +255,6 @@ def _cpu_s() -> float:
     """CPU seconds of this process and of its children that it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
-
-
-def _resident_bytes() -> int:
-    try:
-        handle = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # `open` takes three times as long
-        try:
-            return int(os.read(handle, _STATM_BYTES).split()[1]) * _PAGE
-        finally:
-            os.close(handle)
-    except OSError:
-        return 0
 
 
 def _nothing(*_: object) -> None:

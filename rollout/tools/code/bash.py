@@ -3,7 +3,8 @@
 Invariants: as for the code interpreter. Standard output and standard error are one text, in the order in which they
 were written; an exit code other than 0 is said. In mode `program` each command has a sandbox of its own, whose writes
 nobody else sees, so that the calls of a turn run in parallel: what code search needs. In mode `session` a trajectory
-has one sandbox: files and the current folder stay from call to call, variables of the shell don't.
+has one sandbox: files and the current folder stay from call to call, variables of the shell don't. In mode `shell` it
+has one shell, in which everything stays, and which can't branch.
 
 With `read_only` the workspace has no writable layer, so writing to it fails with what the system says, and the schema
 tells which programs for searching the executor has. What a command may be is not restricted by lists of names, which
@@ -30,6 +31,8 @@ from rollout.tools.text import LEAST_CHARS
 
 MAX_COMMAND_BYTES = 100_000
 """In a session the command is one argument of bash, which Linux bounds at 128 KiB."""
+_SHELL = "_fairbox_code=$?; exec 2>&1; (exit $_fairbox_code); "
+"""In the command's first line; the exit code of the command before it stays what the shell remembers."""
 _PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORKSPACE" || exit; fi; '
 """In the command's first line, so that bash counts lines as the model does."""
 SEARCHERS = ("rg", "grep", "find", "git", "sed", "awk")
@@ -130,7 +133,13 @@ class BashTool(ExecutorTool):
         problem = text_problem("command", command) or _command_problem(command)
         if problem is not None:
             return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
-        program = _PROGRAM + command if self.parallel else _CELL.format(command=command)
+        match self._settings.mode:
+            case "shell":
+                program = _SHELL + command
+            case "session":
+                program = _CELL.format(command=command)
+            case _:
+                program = _PROGRAM + command
         return await self._run(trajectory_id, program, time_limit_s, show_exit_code=True)
 
     async def _searchers(self) -> list[str]:

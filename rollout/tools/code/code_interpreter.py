@@ -52,6 +52,8 @@ class CodeInterpreterConfig(ExecutorToolConfig):
     def validate(self, path: str = "tool") -> None:
         """ConfigError for what types can't say. `path` is where the settings stand."""
         super().validate(path)
+        if self.mode == "shell":
+            raise ConfigError(f"{path}.mode is 'shell', must be program or session: bash alone has shells")
         if self.mode == "session" and self.default_language != "python":
             raise ConfigError(
                 f"{path}.default_language is {self.default_language!r}, must be python where mode is session"

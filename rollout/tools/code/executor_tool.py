@@ -48,7 +48,7 @@ class ExecutorTool(Tool):
     ) -> None:
         config.validate()
         super().__init__(config, schema=schema)
-        self.parallel = config.mode == "program"  # a session is one interpreter: its calls run one after another
+        self.parallel = config.mode == "program"  # calls of a session run one after another
         self._settings = config
         self._clock = clock or MonotonicClock()
         self._shared = services
@@ -78,7 +78,7 @@ class ExecutorTool(Tool):
     ) -> Runner:
         """Opens what code runs with, on `stack` unless it is shared. `limiter` None: without the global limit."""
         client = CodeClient(await services.open_executor(), self._settings, limiter=limiter, clock=self._clock)
-        return SessionRunner(client) if self._settings.mode == "session" else CodeRunner(client)
+        return CodeRunner(client) if self._settings.mode == "program" else SessionRunner(client)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -101,7 +101,8 @@ class ExecutorTool(Tool):
         return self._gate.waiting
 
     async def create(self, trajectory_id: str, **options: Any) -> None:
-        """Prepares the workspace where the task names one (`workspace=...`); other options are not looked at."""
+        """Prepares the workspace or the image if the task names one (`workspace=...`, `image=...`); other options are
+        not looked at."""
         with self._gate.noted(answers=False):
             await self._runner().create(trajectory_id, options)
 
@@ -128,7 +129,12 @@ class ExecutorTool(Tool):
                 found = await self._runner().run(trajectory_id, code, timeout)
         except BadProgram as error:
             return ToolResponse(f"Error: {error}.", ToolOutcome.BAD_ARGUMENTS)
-        shown = describe(found.result, max_chars=config.max_output_chars, show_exit_code=show_exit_code)
+        shown = describe(
+            found.result,
+            max_chars=config.max_output_chars,
+            show_exit_code=show_exit_code,
+            show_message=config.mode == "shell",
+        )
         return ToolResponse(
             text=f"{NEW_SESSION}\n{shown.text}" if found.fresh else shown.text,
             outcome=shown.outcome,

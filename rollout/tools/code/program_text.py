@@ -38,12 +38,15 @@ class ProgramText:
     """MIME type -> bytes of displayed forms that are not in the text."""
 
 
-def describe(result: ExecutionResult, *, max_chars: int, show_exit_code: bool = False) -> ProgramText:
+def describe(
+    result: ExecutionResult, *, max_chars: int, show_exit_code: bool = False, show_message: bool = False
+) -> ProgramText:
     """Standard output and displayed values; after a failure also the compiler's words or the end of standard error,
     and what happened. Never empty.
 
     Each of the streams, and the displayed values together, are shown in at most `max_chars` characters; a cut is marked
     in the text. `show_exit_code`: say an exit code that is not 0 even where standard error says something.
+    `show_message`: say what a session says of a program that came to its end, as that its shell is another one now.
     """
     outcome = _OUTCOMES[result.outcome]
     output, cut = cut_text(result.stdout.text, max_chars, total_bytes=result.stdout.total_bytes)
@@ -65,6 +68,8 @@ def describe(result: ExecutionResult, *, max_chars: int, show_exit_code: bool = 
         errors, errors_cut = cut_text(result.stderr.text.strip("\n"), max_chars, total_bytes=whole, end=True)
         parts += [errors, _failure(result, show_exit_code)]
         cut, total = cut or errors_cut or result.stderr.truncated, total + whole
+    if show_message and result.message and result.outcome in (Outcome.FINISHED, Outcome.NONZERO_EXIT):
+        parts.append(f"[{result.message}]")
     text = "\n".join(part for part in parts if part)
     return ProgramText(text or NO_OUTPUT, outcome, cut, total, unshown)
 

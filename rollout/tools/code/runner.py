@@ -2,7 +2,7 @@
 
 A task names its workspace in the options of the tool, `{"workspace": {"local_path": "/srv/repos/jinja", "commit":
 "ada0a9a6"}}`, with the fields of PrepareWorkspace. Preparing is idempotent and shared by all trajectories, so each asks
-for its own.
+for its own. In place of it a task may name an image, `{"image": "python:3.12"}`, which the executor has.
 
 Invariants: each program runs under a lease where the global limit is on; what the program could not have caused is an
 InfraError, after a second attempt; nothing is kept from one program to the next but the workspace's name.
@@ -80,6 +80,8 @@ class CodeRunner:
         self.client = client
         self._workspaces: dict[str, _Workspace] = {}
         """Trajectory id -> its workspace, for trajectories that have one."""
+        self._images: dict[str, str] = {}
+        """Trajectory id -> its image, for trajectories that have one."""
 
     @property
     def sessions(self) -> int:
@@ -88,7 +90,11 @@ class CodeRunner:
 
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Prepares the workspace, if the task names one. Raises InfraError: the model could have caused nothing."""
-        source = options.get("workspace")
+        source, image = options.get("workspace"), options.get("image", "")
+        if not isinstance(image, str) or (image and (source is not None or self.client.config.mode == "session")):
+            raise InfraError(f"the task's image is {image!r}, must be a name, without a workspace or mode session")
+        if image:
+            self._images[trajectory_id] = image
         if source is None:
             return
         problem = _problem(source)
@@ -111,14 +117,17 @@ class CodeRunner:
             raise error if isinstance(error, InfraError) else InfraError(str(error)) from error
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
-        """The branches have the same workspace. Raises BranchRefused and InfraError."""
+        """The branches have the same workspace or image. Raises BranchRefused and InfraError."""
         workspace = self._workspaces.get(trajectory_id)
         if workspace is not None:
             self._workspaces |= {branch: replace(workspace) for branch in branches}
+        if image := self.image(trajectory_id):
+            self._images |= dict.fromkeys(branches, image)
 
     async def release(self, trajectory_id: str) -> None:
-        """Forgets the workspace; the executor removes it when nobody uses it. Idempotent."""
+        """Forgets workspace and image; the executor removes a workspace when nobody uses it. Idempotent."""
         self._workspaces.pop(trajectory_id, None)
+        self._images.pop(trajectory_id, None)
 
     async def close(self) -> None:
         """Ends what trajectories have left."""
@@ -136,6 +145,7 @@ class CodeRunner:
                     limits=Limits(wall_time_s=timeout, memory_bytes=config.memory_limit_bytes),
                     workspace_id=workspace_id,
                     workspace_read_only=bool(workspace_id) and config.workspace_read_only,
+                    image=self.image(trajectory_id),
                 )
                 return client.outcome(result, slot, began)
         except (BadProgram, RetryableError):
@@ -150,6 +160,10 @@ class CodeRunner:
         """Empty when the trajectory has none."""
         workspace = self._workspaces.get(trajectory_id)
         return "" if workspace is None else workspace.workspace_id
+
+    def image(self, trajectory_id: str) -> str:
+        """Empty when the trajectory has none."""
+        return self._images.get(trajectory_id, "")
 
     async def renew_workspace(self, trajectory_id: str) -> None:
         """Prepares it again, if there is one: the executor has removed it, as nothing had used it for long."""

@@ -85,6 +85,7 @@ class SessionRunner(CodeRunner):
 
     def __init__(self, client: CodeClient) -> None:
         super().__init__(client)
+        self._language = "bash" if client.config.mode == "shell" else "python"
         self._held: dict[str, _Held] = {}
 
     @property
@@ -157,7 +158,9 @@ class SessionRunner(CodeRunner):
     async def _cell(self, held: _Held, code: str, timeout: float, slot: Slot) -> ExecutionResult:
         limits = Limits(wall_time_s=timeout)
         try:
-            return await self.client.execute(code, slot, timeout, session_id=held.session_id, limits=limits)
+            return await self.client.execute(
+                code, slot, timeout, language=self._language, session_id=held.session_id, limits=limits
+            )
         except (BadProgram, RetryableError):
             raise
         except SessionNotFound as error:
@@ -194,9 +197,11 @@ class SessionRunner(CodeRunner):
 
     async def _make(self, held: _Held) -> SessionInfo:
         return await self.client.executor.create_session(
+            language=self._language,
             limits=Limits(memory_bytes=self.client.config.memory_limit_bytes),
             idle_ttl_s=IDLE_TTL_S,
             workspace_id=self.workspace_id(held.trajectory_id),
+            image=self.image(held.trajectory_id),
             owner=held.trajectory_id,
             request_id=held.request_id,
             timeout=_CALL_S,

@@ -9,7 +9,7 @@ from rollout.tools.text import LEAST_CHARS
 
 LONGEST_S = 86_400.0
 """Most seconds of any wait here: limiter and executor accept no longer ones."""
-MODES = ("program", "session")
+MODES = ("program", "session", "shell")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class ExecutorToolConfig:
     mode: str = setting(
         "program",
         choices=MODES,
-        help="program: each call starts afresh. session: a trajectory has a session that keeps its state.",
+        help="program: each call starts afresh. session: a trajectory has a session that keeps its state. "
+        "shell: that session is one shell (bash alone).",
     )
 
     def validate(self, path: str = "tool") -> None:
