@@ -80,9 +80,11 @@ async def test_images_without_a_shell_are_refused(client: ExecutorClient) -> Non
 
 async def test_root_of_an_image_stays_in_it(client: ExecutorClient) -> None:
     escapes = "mount -t tmpfs none /tmp; unshare --user /usr/bin/id; chroot /srv /usr/bin/id; ls /proc/1/root/"
+    escapes += "; touch /proc/$PPID/exe; ls /proc/$PPID/root/home; ls /proc/$PPID/cwd/../home"
     async with client.session(language="bash", image="one") as session:
         for command in escapes.split("; "):
             assert (await session.run(command)).outcome is Outcome.NONZERO_EXIT, command
+        assert "ELF" in await said(session, "cat /proc/$PPID/exe")  # what serves it is all that is the host's
         with pytest.raises(CannotBranch, match="it is a shell"):
             await session.branch()
 
