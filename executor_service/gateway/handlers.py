@@ -53,6 +53,8 @@ _DEPTH, _VALUES = 64, 200_000
 """Most levels and values of a body: 10,000 cases have some 50,000 values."""
 _UNFOLD = 64 << 10
 """Bytes of a compressed body that are made at a time."""
+_PIECE = 64 << 10
+"""Bytes of a body from which what comes next begins another piece."""
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Content-Encoding -> how zlib is told of it."""
 _READ_S = 30.0
@@ -204,9 +206,11 @@ def _posted(
 async def _body(request: web.Request) -> bytes:
     """The body as it came, put together off the event loop, which aiohttp's own `read` is not.
     HTTPRequestEntityTooLarge."""
-    pieces, size = list[bytes](), 0
+    pieces, size = [bytearray()], 0
     async for piece in request.content.iter_any():
-        pieces.append(piece)
+        if len(pieces[-1]) >= _PIECE:  # not one for each of what comes, which may be single bytes
+            pieces.append(bytearray())
+        pieces[-1] += piece
         size += len(piece)
         if size > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, size)

@@ -82,7 +82,9 @@ class ShellServer:
         """Sentence of the answer, if a shell has ended."""
         self._last = 0
         """Exit code of the last command, which the shell does not remember: it was asked for it since."""
-        self._busy = self._interrupted = self._forgets = False
+        self._busy = self._interrupted = False
+        self._is_sh = False
+        """It is no bash, and may be dash."""
         self._base = 0
         """Distance of the shell's descriptors."""
         self._shell = self._status = 0
@@ -116,8 +118,8 @@ class ShellServer:
         places = {_COMMAND: self._command, _INPUT: self._stdin, _ERRORS: 2, _CODES: codes_end}
         try:
             for argv in _SHELLS:
-                self._forgets = argv[0] != "bash"
-                self._base = 0 if self._forgets else _OF_BASH
+                self._is_sh = argv[0] != "bash"
+                self._base = 0 if self._is_sh else _OF_BASH
                 try:
                     self._shell = _spawned(argv, source, {self._base + to: place for to, place in places.items()})
                     break
@@ -129,7 +131,7 @@ class ShellServer:
             os.close(codes_end)
         self._last = 0
         errors = self._base + _ERRORS
-        quiet = b"" if self._forgets else _QUIET_BASH
+        quiet = b"" if self._is_sh else _QUIET_BASH
         self._tell(b"%bPS1= PS2=\nexec 2>&%d %d>&-\n" % (quiet, errors, errors))
 
     def _tell(self, text: bytes) -> None:
@@ -169,7 +171,7 @@ class ShellServer:
 
     def _taking(self, command: bytes) -> bytes:
         """Line that makes the shell run a command. A shell reads what is typed byte for byte, and a file whole."""
-        if self._forgets:  # after an error, dash could not be interrupted any more if it is asked for `command`
+        if self._is_sh:  # after an error, dash could not be interrupted any more if it is asked for `command`
             return b"\\eval " + _quoted(command)
         file = f"/dev/fd/{self._base + _COMMAND}"
         if not os.path.exists(file):  # a level without /proc
@@ -212,7 +214,7 @@ class ShellServer:
                     return int(code[-3:]) & 0xFF
             if not data and self._has_ended():
                 return None
-            if self._forgets and (self._interrupted or time.monotonic() > asked + again_s):
+            if self._is_sh and (self._interrupted or time.monotonic() > asked + again_s):
                 self._interrupted, again_s = False, 2 * again_s
                 self._tell(ask)
             if heard and not data:
