@@ -31,6 +31,8 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 # What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
 SYSTEM_PYTHON := /usr/bin/python3
 SYSTEM := tests/fairbox tests/limiter tests/rollout
+# Real models for minutes, of which a second Python says nothing that the other tests don't.
+SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
@@ -98,7 +100,7 @@ system-suites: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -k -j --output-sync=line $(SYSTEM:%=with-system-python/%)
 
 $(SYSTEM:%=with-system-python/%): with-system-python/%:
-	$(BIN)/python -m pytest $* $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $* $(ALONE:%=--ignore=%) $(SYSTEM_WITHOUT:%=--ignore=%)
 
 test-newest:  ## Run the smoke tests with the newest Python that is here
 	@if [ -z "$(NEWEST)" ]; then echo "test-newest: skipped, there is no Python newer than 3.11"; \

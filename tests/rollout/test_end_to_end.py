@@ -20,6 +20,9 @@ from rollout.stack import LocalStack, StackPorts
 
 ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
+SHORT = "limits.max_turn_tokens=80"
+"""Most answers of the model take fewer tokens; those that don't would take most of a test's time."""
+FEW = ("n=3", "samples_per_prompt=2", "concurrency=4", SHORT)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -49,7 +52,7 @@ def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
         chosen = [f"tools={tmp_path / 'tools.yaml'}"]
     else:
         chosen = [f"data={request.getfixturevalue('gsm8k_test')}", "n=8"]
-    words = command("--up", f"out={tmp_path / 'out'}", *chosen)
+    words = command("--up", f"out={tmp_path / 'out'}", SHORT, *chosen)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     records = list(read_dump(tmp_path / "out" / "1.jsonl"))
@@ -91,14 +94,13 @@ async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
 async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
     async with LocalStack() as stack:
         services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
-        few = ("n=4", "samples_per_prompt=2", "concurrency=4", "tool.outage_timeout=2")
-        process = await started(tmp_path, *services, *few)
+        process = await started(tmp_path, *services, *FEW, "tool.outage_timeout=2")
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors
     records = list(read_dump(tmp_path / "1.jsonl"))
-    assert len(records) == 8
+    assert len(records) == 6
     masked = [record for record in records if record["masked"]]
     assert masked
     for record in masked:
@@ -113,7 +115,7 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
     ports = StackPorts.free()
     async with LocalStack(ports) as stack:
         services = (f"executor={ports.executor}", f"limiter={ports.limiter}")
-        process = await started(tmp_path, *services, "n=4", "samples_per_prompt=2", "concurrency=4")
+        process = await started(tmp_path, *services, *FEW)
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
         await asyncio.sleep(3)
         assert not (tmp_path / "summary.json").exists()
@@ -121,23 +123,23 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     records = list(read_dump(tmp_path / "1.jsonl"))
-    assert [record["masked"] for record in records] == [False] * 8
+    assert [record["masked"] for record in records] == [False] * 6
     assert max(record["attempts"] for record in records) == 2
 
 
 @pytest.mark.parametrize("service", ["executor_service", "limiter"])
 async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path, service: str) -> None:
-    process = await started(tmp_path, "--up", "n=4", "samples_per_prompt=2", "concurrency=4")
+    process = await started(tmp_path, "--up", *FEW)
     (child,) = [pid for pid in children_of(process.pid) if f"\0-m\0{service}\0" in command_of(pid)]
     os.kill(child, signal.SIGKILL)
     _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     assert f"{service} ended with exit code -9; it is started again" in errors.decode()
-    assert [record["masked"] for record in read_dump(tmp_path / "1.jsonl")] == [False] * 8
+    assert [record["masked"] for record in read_dump(tmp_path / "1.jsonl")] == [False] * 6
 
 
 async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:
-    process = await started(tmp_path, "--up", "samples_per_prompt=8", "concurrency=2")
+    process = await started(tmp_path, "--up", "samples_per_prompt=8", "concurrency=2", SHORT)
     process.send_signal(signal.SIGINT)
     _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
