@@ -20,6 +20,7 @@ _COMMANDS: Commands = {
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
     "image": ("rollout.cli.image", "root file systems that programs can run in: add, list, remove"),
+    "mcp": ("rollout.cli.mcp", "give an agent the sandbox as tools, by the Model Context Protocol"),
     "doctor": ("rollout.cli.doctor", "what this machine offers to an executor, and what changes each no"),
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),

@@ -74,6 +74,7 @@ ALL = {module for extra in EXTRAS if extra not in ("dev", "science") for module 
         ("check-template smollm2", "fairbox check-template needs transformers: run `pip install 'fairbox[engine]'`"),
         ("check-dump dump=x", "fairbox check-dump needs torch and transformers: run `pip install 'fairbox[engine]'`"),
         ("view .", "the viewer needs textual: run `pip install 'fairbox[viewer]'`"),
+        ("mcp", "fairbox mcp needs mcp: run `pip install 'fairbox[mcp]'`"),
         (
             "data gsm8k input=rows.parquet out=x.parquet",
             "reading parquet needs pyarrow: run `pip install 'fairbox[engine]'`",
@@ -92,7 +93,7 @@ def test_a_command_without_its_extra_is_one_sentence(words: str, sentence: str, 
 
 @pytest.mark.parametrize(
     "command",
-    ["", "rollout", "up", "exec", "doctor", "check-template", "capture", "view", "check-dump"]
+    ["", "rollout", "up", "exec", "doctor", "check-template", "capture", "view", "check-dump", "mcp"]
     + [f"data {name}" for name in ("gsm8k", "swebench", "repos", "mine")],
 )
 def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
