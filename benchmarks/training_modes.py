@@ -166,8 +166,8 @@ async def _run(stack: LocalStack, practice: Path, mode: str, *, seed: int, steps
         specs = (ToolSpec("tool", SlowInterpreter, tool),)
         policy = await asyncio.to_thread(Policy.load, practice / "model", config.policy, seed=seed)
         learner, ports = Learner(policy, config.learner()), stack.ports
-        model, to = practice / "model", {"executor": ports.executor, "limiter": ports.limiter}
-        async with open_loop(config, model, specs=specs, **to) as loop:
+        model = practice / "model"
+        async with open_loop(config, model, specs=specs, executor=ports.executor, limiter=ports.limiter) as loop:
             engine = cast("WeightedEngine", PacedEngine(cast("WeightedEngine", loop.engine)))
             loop, sync = replace(loop, engine=engine), WeightSync(engine, policy, folder=None)
             source = RolloutStream(config, loop, environment, sync, out=out, steps_done=0)

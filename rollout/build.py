@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from typing import Any
 from fairbox.errors import ConfigError
 from fairbox.loading import load_apart
 from fairbox.telemetry.program import open_traces
-from rollout.config import RolloutConfig
+from rollout.config import RolloutConfig, flat_settings, plain
 from rollout.data.rows import DataError
 from rollout.data.swe.hub import is_dataset
+from rollout.dump import refuse_existing
 from rollout.engine_choice import open_engine
 from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
+from rollout.journal import NAME, Durability, RunJournal, open_journal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
 from rollout.rewards import load_reward
@@ -29,6 +32,17 @@ from rollout.tools.code.client import ToolServices
 from rollout.tools.formats.choice import find_format
 from rollout.tools.registry.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.toolbox import Toolbox
+
+_FREE = tuple(
+    f"{name}."
+    for name in (
+        *("out", "resume", "journal", "up", "limiter", "executor", "concurrency", "infra_retries", "time_limit_s"),
+        *("log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure", "ray_address"),
+        *("model", "score_timeout_s", "tool.outage_timeout", "engine.max_batch", "engine.device", "engine.urls"),
+        *("engine.launch", "engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
+    )
+)
+"""Settings and groups that may change when a run goes on: where things are, and how long they may take."""
 
 
 def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
@@ -87,6 +101,7 @@ async def open_loop(
     executor: str,
     limiter: str,
     specs: Sequence[ToolSpec] | None = None,
+    journal: RunJournal | None = None,
 ) -> AsyncIterator[AgentLoop]:
     """A loop whose engine and tools are open; they are closed on leaving. The services are `host:port`; `specs` None
     is `tool_specs(config)`."""
@@ -107,4 +122,33 @@ async def open_loop(
             condense=config.condense,
             sampling=config.sampling.params(),
             queue_timeout_s=config.engine.queue_timeout_s,
+            journal=journal,
         )
+
+
+@contextlib.asynccontextmanager
+async def open_run_journal(config: RolloutConfig, env_config: Any, folder: Path) -> AsyncIterator[RunJournal | None]:
+    """The journal of the run whose dump is to be in `folder`; None if it keeps none. What a run that goes on has dumped
+    is deleted: all of it comes again from the journal. Raises ConfigError for a run that can't go on, and JournalError.
+    """
+    settings = plain(flat_settings(config) | flat_settings(env_config, "env_config."))
+    exists = (folder / NAME).exists()
+    if exists and not config.resume:
+        raise ConfigError(f"out is {str(folder)!r}, which holds a run that was cut off; resume=true goes on with it")
+    durability = Durability.NONE if config.ray else Durability(config.journal)
+    dump = folder / f"{config.step}.jsonl"
+    if not exists:
+        refuse_existing(dump)
+    about = None if exists else {"settings": json.dumps(settings)}
+    async with open_journal(folder, durability, about) as journal:
+        if exists and journal is not None:
+            before = json.loads(journal.about["settings"])
+            changed = [
+                f"{name} is {settings.get(name)!r}, but was {before.get(name)!r} when the run began"
+                for name in sorted({*before, *settings})
+                if settings.get(name) != before.get(name) and not f"{name}.".startswith(_FREE)
+            ]
+            if changed:
+                raise ConfigError("; ".join(changed))
+            dump.unlink(missing_ok=True)
+        yield journal

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
@@ -12,6 +16,7 @@ from rollout.engines.base import SamplingParams
 from rollout.engines.local.device import check_device_name
 from rollout.engines.vllm.api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
+from rollout.journal import Durability
 from rollout.loop.condense import Condensation
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
@@ -172,6 +177,15 @@ class RolloutConfig(TelemetrySettings):
         help="Folder of a model in the layout of the Hugging Face hub, OWNER/NAME of one in its cache, or smollm2.",
     )
     out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
+    resume: bool = setting(
+        False, help="Go on with the run in out that was cut off, with the same settings, or begin where there is none."
+    )
+    journal: str = setting(
+        "process",
+        choices=Durability,
+        help="What a run can be resumed after: the end of its process, of the machine (each turn waits for the disk), "
+        "or none; without meaning with ray.",
+    )
     step: int = setting(1, least=0, help="Training step; the dump is {step}.jsonl.")
     up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
@@ -202,6 +216,8 @@ class RolloutConfig(TelemetrySettings):
         self.engine.validate()
         if self.ray and self.engine.launch.replicas:
             raise ConfigError("engine.launch.replicas is set, but with ray each worker would start servers; use urls")
+        if self.ray and self.resume:
+            raise ConfigError("resume is set, but a run with ray keeps no journal to go on with")
         self.schedule()
         self.chat.validate()
         check_format(self.tool_format)
@@ -219,3 +235,21 @@ class RolloutConfig(TelemetrySettings):
             keep_groups=self.keep_groups,
             time_limit_s=self.time_limit_s,
         )
+
+
+def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted path -> value, of everything in a dataclass of settings, by which a run that goes on is compared."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= flat_settings(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = value
+    return found
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as a file gives them back."""
+    found: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return found

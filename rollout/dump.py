@@ -124,7 +124,7 @@ class DumpWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
-            raise DumpError(f"{self.path}: exists, and dumps are not overwritten; set out to another folder") from None
+            raise _exists(self.path) from None
         except OSError as error:
             raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
         return self
@@ -146,6 +146,16 @@ class DumpWriter:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises DumpError if there is such a dump already."""
+    if path.exists():
+        raise _exists(path)
+
+
+def _exists(path: Path) -> DumpError:
+    return DumpError(f"{path}: exists, and dumps are not overwritten; set out to another folder")
 
 
 def read_dump(path: Path) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,14 @@ from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError
 from fairbox.loading import Interrupted, load_apart, until_set
 from fairbox.net.serving import run_service, until_stopped
 from fairbox.telemetry.program import open_telemetry
-from rollout.build import check_prompts, environment_setup, longest_context, open_loop, tool_specs
+from rollout.build import (
+    check_prompts,
+    environment_setup,
+    longest_context,
+    open_loop,
+    open_run_journal,
+    tool_specs,
+)
 from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
 from rollout.dump import DumpWriter, record_of
@@ -35,6 +42,7 @@ from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.figures import RunFigures, open_figures, service_metrics
+from rollout.journal import RunJournal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
@@ -68,7 +76,13 @@ class RolloutBackend:
 
 @contextlib.asynccontextmanager
 async def open_player(
-    config: RolloutConfig, model_dir: Path, *, executor: str, limiter: str, specs: Sequence[ToolSpec] | None = None
+    config: RolloutConfig,
+    model_dir: Path,
+    *,
+    executor: str,
+    limiter: str,
+    specs: Sequence[ToolSpec] | None = None,
+    journal: RunJournal | None = None,
 ) -> AsyncIterator[RolloutBackend]:
     """As `config.ray` says. The services are `host:port`; `specs` None is `tool_specs(config)`."""
     factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter, specs=specs)
@@ -76,7 +90,7 @@ async def open_player(
         async with _over_ray(config, model_dir, factory) as backend:
             yield backend
         return
-    async with factory() as loop:
+    async with factory(journal=journal) as loop:
         yield RolloutBackend(
             loop=loop,
             chat=loop.chat,
@@ -130,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
     async def serve(stop: asyncio.Event) -> None:
         async with open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"):
             try:
-                finished.append(await _run(config, environment, specs, model_dir, console, stop))
+                finished.append(await _run(config, settings, environment, specs, model_dir, console, stop))
             except Interrupted:
                 console.print("interrupted before the first rollout")
 
@@ -142,6 +156,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(
     config: RolloutConfig,
+    settings: Any,
     environment: Environment,
     specs: tuple[ToolSpec, ...],
     model_dir: Path,
@@ -151,18 +166,26 @@ async def _run(
     """Says whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
     async with contextlib.AsyncExitStack() as stack:
         async with until_set(stop):
+            folder = out_folder(config)
+            journal = await stack.enter_async_context(open_run_journal(config, settings, folder))
             limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
             console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
             backend = await stack.enter_async_context(
-                open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
+                open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs, journal=journal)
             )
             if isinstance(environment, EnvironmentWithServices):
                 client = await stack.enter_async_context(ExecutorClient(executor))
                 environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
         check_prompts(tasks, backend.chat, backend.schemas, longest=longest_context(config, backend.max_model_tokens))
-        dump = stack.enter_context(DumpWriter(out_folder(config), config.step))
-        return await _roll(config, environment, tasks, backend, dump, console, stop)
+        dump = stack.enter_context(DumpWriter(folder, config.step))
+        complete = await _roll(config, environment, tasks, backend, dump, console, stop, journal)
+        if journal is not None:
+            if complete:
+                await journal.end()
+            else:
+                console.print(f"resume=true out={folder} goes on", soft_wrap=True)
+        return complete
 
 
 async def _roll(
@@ -173,6 +196,7 @@ async def _roll(
     dump: DumpWriter,
     console: Console,
     stop: asyncio.Event,
+    journal: RunJournal | None,
 ) -> bool:
     metrics = RolloutMetrics([example.code for example in EXAMPLES])
     began = time.monotonic()
@@ -195,6 +219,7 @@ async def _roll(
             retries=config.infra_retries,
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
+            journal=journal,
         )
         live = RunFigures(runner.statistics, metrics)
 

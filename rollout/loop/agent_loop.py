@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
 from rollout.engines.base import Engine, SamplingParams
+from rollout.journal import RunJournal
 from rollout.loop.condense import Condensation
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
@@ -44,6 +45,8 @@ class AgentLoop:
     condense: Condensation = field(default_factory=Condensation)
     """When old answers of tools are left out of the context."""
     clock: Clock = field(default_factory=MonotonicClock)
+    journal: RunJournal | None = None
+    """Records what `run` plays, and goes on from what it has. Trajectories that are opened are not recorded."""
 
     def __post_init__(self) -> None:
         if self.condense.at_tokens is not None and self.chat.conversation.style.calls:
@@ -54,7 +57,8 @@ class AgentLoop:
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task."""
-        async with self.open(task, index=index, seed=seed, attempt=attempt) as run:
+        journal = None if self.journal is None else await self.journal.trajectory(index, attempt)
+        async with TrajectoryRun(self, task, index, seed, attempt, journal) as run:
             await run.play()
         return self._compared(run.result(), len(task.messages))
 

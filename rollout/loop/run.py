@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import logging
 import uuid
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.telemetry import tracing
 from rollout.cleanup import cancelled_here, to_its_end
-from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, derived_seed
+from rollout.engines.base import EngineUnavailable, GenerationResult
+from rollout.journal import Answered, JournalError, Opened, Sampled, TrajectoryJournal, Unrecorded
 from rollout.loop.condense import condensed
 from rollout.loop.results import TrajectoryResult
+from rollout.loop.sample import sample
 from rollout.loop.state import CallTools, Finish, Generate, TrajectoryMachine
 from rollout.loop.task import Task
 from rollout.loop.traces import TrajectoryTrace
@@ -42,8 +45,17 @@ _LOG = logging.getLogger("fairbox.rollout")
 class TrajectoryRun:
     """`async with loop.open(task, index=0, seed=1) as run: await run.play()`, then `run.result()`."""
 
-    def __init__(self, loop: AgentLoop, task: Task, index: int, seed: int | None, attempt: int) -> None:
+    def __init__(
+        self,
+        loop: AgentLoop,
+        task: Task,
+        index: int,
+        seed: int | None,
+        attempt: int,
+        journal: TrajectoryJournal | None = None,
+    ) -> None:
         self._loop = loop
+        self._journal = journal or Unrecorded()
         self._task = task
         self._index = index
         self._attempt = attempt
@@ -78,14 +90,20 @@ class TrajectoryRun:
         return self._state.finish is not None
 
     async def __aenter__(self) -> Self:
+        state = self._state
+        prompt = hashlib.sha256(str(state.builder.ids).encode()).hexdigest()
+        opened = await self._journal.opened(Opened(state.trajectory_id, state.started_at, prompt))
+        state.trajectory_id, state.started_at = opened.trajectory_id, opened.started_at
+        self._trace = TrajectoryTrace(state.trajectory_id)
         self._trace.begin(uid=self._task.uid, index=self._index, attempt=self._attempt, parent_id=self._state.parent_id)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._trace.part("rollout.release"):
-            await to_its_end(self._release())
+        if self._journal.ended is None:  # else nothing was begun
+            with self._trace.part("rollout.release"):
+                await to_its_end(self._release())
         machine, finish = self._state.machine, self._state.finish
         self._trace.end(machine.state, machine.usage.turns, None if finish is None else finish.reason)
 
@@ -93,6 +111,8 @@ class TrajectoryRun:
         """From where it is to its end."""
         while await self.turn():
             pass
+        ended = await self._journal.end(self._elapsed(), self._state.error)
+        self._go_on_from(ended.total_s)
 
     async def turn(self) -> bool:
         """Plays one turn, with the answers to its calls. True: another follows. RuntimeError if it has ended."""
@@ -105,6 +125,8 @@ class TrajectoryRun:
                 self._state.decision = await self._turn()
         except (InfraError, EngineUnavailable) as error:
             self._state.fail(str(error))
+        except JournalError:
+            raise
         except asyncio.CancelledError:
             if cancelled_here():
                 raise
@@ -150,8 +172,9 @@ class TrajectoryRun:
         if state.decision is None and state.error is not None:
             state.decision = state.machine.refused()
         if state.decision is None:
-            await self._loop.tools.ready()
-            await self._loop.tools.create(self.trajectory_id, self._task.tools_kwargs)
+            if self._journal.ended is None:  # else nothing will be done any more
+                await self._loop.tools.ready()
+                await self._loop.tools.create(self.trajectory_id, self._task.tools_kwargs)
             state.decision = state.machine.start()
 
     async def _turn(self) -> Generate | Finish:
@@ -162,7 +185,8 @@ class TrajectoryRun:
         if isinstance(decision, CallTools):
             decision = await self._call_tools(decision)
         if isinstance(decision, Finish):
-            self._state.tool_rewards = await self._loop.tools.rewards(self.trajectory_id)
+            rewards = partial(self._loop.tools.rewards, self.trajectory_id)
+            self._state.tool_rewards = await self._journal.rewards(rewards)
         assert isinstance(decision, Generate | Finish)
         return decision
 
@@ -191,35 +215,19 @@ class TrajectoryRun:
         """Seconds since it started."""
         return self._loop.clock.now() - self._state.began_s
 
+    def _go_on_from(self, second: float) -> None:
+        """Sets the trajectory's clock to what it showed when an effect was recorded."""
+        self._state.began_s = self._loop.clock.now() - second
+
     async def _generate(self, decision: Generate) -> CallTools | Finish:
         loop, state = self._loop, self._state
-        params = replace(
-            loop.sampling,
-            max_new_tokens=decision.max_new_tokens,
-            stop_token_ids=loop.chat.stop_token_ids,
-            seed=derived_seed(state.seed, "turn", state.machine.usage.turns),
-        )
-        request = GenerationRequest(
-            request_id=uuid.uuid4().hex,
-            trajectory_id=self.trajectory_id,
-            input_ids=state.builder.ids,
-            params=params,
-            queue_timeout_s=loop.queue_timeout_s,
-            time_limit_s=loop.turn_timeout_s,
-        )
-        began_s = self._elapsed()
-        with tracing.span(
-            "rollout.generate", request_id=request.request_id, prompt_tokens=len(request.input_ids)
-        ) as span:
-            result = await loop.engine.generate(request)
-            facts = {"tokens": len(result.ids), "finish": result.finish.value}
-            span.set_attributes(tracing.named({**facts, "queue_s": result.queue_s, "run_s": result.run_s}))
-        if result.finish is FinishReason.ABORT:
-            raise EngineUnavailable(f"a turn was not done within {loop.turn_timeout_s:g} s")
+        sampled = await self._journal.once(Sampled, partial(sample, loop, state, decision))
+        self._go_on_from(sampled.ended_s)
+        result: GenerationResult = sampled.turn
         text = loop.chat.turn_text(result.ids)
         self._ended = loop.chat.has_ended(result.ids)
         self._calls = loop.tool_format.parse(loop.chat.in_thought(text, state.opening), loop.tools.schemas)
-        state.add_sampled(result, text, began_s, self._elapsed())
+        state.add_sampled(result, text, sampled.began_s, sampled.ended_s)
         return state.machine.generated(
             tokens=len(result.ids),
             finish=result.finish,
@@ -229,17 +237,20 @@ class TrajectoryRun:
 
     async def _call_tools(self, decision: CallTools) -> Generate | Finish:
         chat, state = self._loop.chat, self._state
+        replayed = self._journal.replaying
         try:
-            responses = await self._loop.tools.answer(
-                self.trajectory_id, self._calls, run=decision.run, time_limit_s=decision.time_limit_s
-            )
+            answered = await self._journal.calls(partial(self._answer, decision))
+            if replayed and self._journal.ended is None:
+                await self._loop.tools.rebuild(self.trajectory_id, self._calls, answered.responses)
         except InfraError:
             lost = [ToolResponse("", ToolOutcome.INFRA)] * len(self._calls)
             state.record_calls(self._calls, lost, [""] * len(lost))
             raise
+        responses = answered.responses
+        self._go_on_from(answered.ended_s)
         texts = [chat.defuse(response.text) for response in responses]
         state.record_calls(self._calls, responses, texts)
-        state.turn_records[-1] = replace(state.turn_records[-1], answered_s=self._elapsed())
+        state.turn_records[-1] = replace(state.turn_records[-1], answered_s=answered.ended_s)
         refs = [call.ref for call in self._calls]
         between = chat.between_turns(texts, ended=self._ended, refs=refs)
         state.turns.append(MessageTurn(str(state.messages[-1]["content"]), tuple(texts), tuple(refs)))
@@ -259,6 +270,13 @@ class TrajectoryRun:
             answers = enumerate(zip(texts, refs, strict=True))
             state.messages += [chat.tool_message(text, ref, index) for index, (text, ref) in answers]
         return following
+
+    async def _answer(self, decision: CallTools) -> Answered:
+        """Has the tools answer the turn's calls."""
+        responses = await self._loop.tools.answer(
+            self.trajectory_id, self._calls, run=decision.run, time_limit_s=decision.time_limit_s
+        )
+        return Answered(self._elapsed(), tuple(responses))
 
     def _next_part(self, tokens: int) -> PartStart | None:
         """The part that the next turn begins; None if it goes on in this one, which would then have `tokens` ids.

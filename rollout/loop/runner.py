@@ -16,6 +16,7 @@ from typing import Protocol
 
 from fairbox.clock import Clock, MonotonicClock
 from rollout.engines.base import derived_seed
+from rollout.journal import RunJournal
 from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, Schedule, Start
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
@@ -62,7 +63,7 @@ class RolloutRunner:
 
     `score` (see `rollout.loop.scoring`; None: nothing is scored) is called for those that are not masked, and `sink`
     for each that is kept. `slots` are places that several runners share: a trajectory takes one while it is played and
-    scored, beside its place in `schedule`.
+    scored, beside its place in `schedule`. Rewards that `journal` has are not computed again.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RolloutRunner:
         score_timeout_s: float = SCORE_TIMEOUT_S,
         slots: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
+        journal: RunJournal | None = None,
     ) -> None:
         self._loop = loop
         self._sink = sink
@@ -85,7 +87,7 @@ class RolloutRunner:
         self._seed = seed
         self._slots = slots
         self._clock = clock or MonotonicClock()
-        self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock)
+        self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock, journal=journal)
         self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
         self._scheduler: GroupScheduler | None = None
         """The scheduler of the run in progress."""

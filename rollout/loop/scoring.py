@@ -18,6 +18,7 @@ from executor_service import Cause
 from fairbox.clock import Clock
 from fairbox.telemetry import logs, tracing
 from rollout.cleanup import cancelled_here
+from rollout.journal import RunJournal
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import NotScored, Reward, RewardFault
@@ -36,10 +37,13 @@ for a defect, cause INFRA. It changes nothing outside of itself, so it may be ca
 
 class Scoring:
     """`timeout_s` is the longest time of one trajectory's scoring, repetitions included; `retries` bounds those. If
-    `score` is None, every trajectory stays as it is."""
+    `score` is None, every trajectory stays as it is. Rewards that a `journal` has are not computed again."""
 
-    def __init__(self, score: Score | None, *, timeout_s: float, retries: int, clock: Clock) -> None:
+    def __init__(
+        self, score: Score | None, *, timeout_s: float, retries: int, clock: Clock, journal: RunJournal | None = None
+    ) -> None:
         self._score = score
+        self._journal = journal
         self._timeout_s = timeout_s
         self._retries = retries
         self._clock = clock
@@ -49,7 +53,8 @@ class Scoring:
         """Scorings beyond the first of a trajectory."""
 
     async def scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
-        """The trajectory with its reward, or unscored; a masked one as it is. Raises nothing but cancellation."""
+        """The trajectory with its reward, or unscored; a masked one as it is. Raises nothing but cancellation and
+        JournalError."""
         if result.masked or self._score is None:
             return result
         began = self._clock.now()
@@ -57,7 +62,7 @@ class Scoring:
         trajectory = tracing.trajectory_span(result.trajectory_id)
         try:
             with logs.bound(trajectory=result.trajectory_id), tracing.span("rollout.score", trajectory) as span:
-                outcome = await self._in_time(task, result)
+                outcome = await self._recorded(task, result)
                 if isinstance(outcome, NotScored):
                     span.set_attribute("fairbox.cause", outcome.cause.value)
                     span.set_status(StatusCode.ERROR, "not scored")
@@ -67,6 +72,17 @@ class Scoring:
         if isinstance(outcome, Reward):
             return replace(result, reward=outcome, times=times)
         return replace(result, cause=outcome.cause, unscored=True, error=f"scoring: {outcome}", times=times)
+
+    async def _recorded(self, task: Task, result: TrajectoryResult) -> Reward | NotScored:
+        if self._journal is None:
+            return await self._in_time(task, result)
+        place = (result.index, result.attempts)
+        if (reward := await self._journal.reward(*place)) is not None:
+            return reward
+        outcome = await self._in_time(task, result)
+        if isinstance(outcome, Reward):  # what could not be scored is tried again
+            await self._journal.keep(*place, outcome)
+        return outcome
 
     async def _in_time(self, task: Task, result: TrajectoryResult) -> Reward | NotScored:
         try:

@@ -142,6 +142,12 @@ class Tool(ABC):
         that says nothing else does, and InfraError."""
         raise BranchRefused(f"the tool {self.schema.name} can't branch: {type(self).__name__} has no method branch()")
 
+    @property
+    def stateful(self) -> bool:
+        """Says whether a call may depend on the calls before it. If so, the calls of a run that goes on after a crash
+        are made again, and have to be answered as they were."""
+        return type(self).create is not Tool.create
+
     async def calc_reward(self, trajectory_id: str) -> float | Mapping[str, float] | None:
         """Returns the tool's own reward for a trajectory, between its last call and `release`: one number, or several
         by name; None if it has none. Raises InfraError."""

@@ -131,6 +131,23 @@ class Toolbox:
             responses |= await self._answers(trajectory_id, calls, others[:run], time_limit_s)
         return [responses.get(index, refused) for index in range(len(calls))]
 
+    async def rebuild(
+        self, trajectory_id: str, calls: Sequence[ToolCall | MalformedCall], responses: Sequence[ToolResponse]
+    ) -> None:
+        """Makes the calls of a turn again, of tools that keep state, so that they have what they had. Raises InfraError
+        if one is not answered as it was: the state is another one then."""
+        places = [place for place, call in enumerate(calls) if responses[place].outcome.ran and self._stateful(call)]
+        again = await self._answers(trajectory_id, calls, places, None)
+        for place in places:
+            then, now = responses[place], again[place]
+            if (then.text, then.outcome) != (now.text, now.outcome):
+                name = getattr(calls[place], "name", "")
+                raise InfraError(f"the state of tool {name} was lost, and its calls are answered otherwise now")
+
+    def _stateful(self, call: ToolCall | MalformedCall) -> bool:
+        tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
+        return tool is not None and tool.stateful
+
     def finishing(self, calls: Sequence[ToolCall | MalformedCall]) -> int:
         """Number of the calls that are of finish tools."""
         return sum(map(self._finishes, calls))

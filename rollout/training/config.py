@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.config import RolloutConfig, SamplingSettings
+from rollout.config import RolloutConfig, SamplingSettings, flat_settings, plain
 from rollout.training.algo.advantages import AdvantageSettings
 from rollout.training.algo.objective import ObjectiveSettings
 from rollout.training.learner.learner import LearnerSettings
@@ -126,6 +124,8 @@ class TrainConfig(RolloutConfig):
             raise ConfigError("ray is set, which training does not support; its rollouts run in this process")
         if self.engine.kind not in _ENGINES:
             raise ConfigError(f"engine.kind is {self.engine.kind!r}, must be one of: {', '.join(_ENGINES)}")
+        if self.journal != RolloutConfig().journal:
+            raise ConfigError("journal is set, but a training run goes on from its checkpoints")
         if self.step != RolloutConfig().step:
             raise ConfigError("step is set, but training counts its steps itself")
         self._check_source()
@@ -159,24 +159,6 @@ class TrainConfig(RolloutConfig):
             steps=self.steps,
             seed=self.sampling.seed,
         )
-
-
-def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted path -> value, of everything in a dataclass of settings, for a checkpoint."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= flat_settings(value, f"{prefix}{field.name}.")
-        else:
-            found[prefix + field.name] = value
-    return found
-
-
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as a checkpoint gives them back."""
-    found: dict[str, Any] = json.loads(json.dumps(settings, default=str))
-    return found
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -85,7 +85,7 @@ def test_a_hostile_request_is_refused_at_next_to_no_cost(
 ) -> None:
     request = REQUESTS[field]()
     name = type(request).__name__.removesuffix("Request")
-    costs = []
+    costs: list[float] = []
     while min(costs, default=1) >= 0.08:  # what the server does meanwhile beside it counts too, more on a busy machine
         assert len(costs) < 5, costs
         began = loop_s(server)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fairbox.clock import MonotonicClock
+from fairbox.testing import ManualClock
 from limiter.core import SLICE, BucketLimits, LeaseId, LimiterCore, Member, SessionKind, Ticket
 from limiter.core.effects import Effect, HeartbeatAcked, Queued, Rejected, Revoked, Unread, Welcomed
 from limiter.core.events import (
@@ -147,8 +148,9 @@ def test_hello_that_is_not_read_to_its_end_leaves_nothing_but_what_time_ends(end
 
 
 async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps() -> None:
-    """Over a runner, whose streams are served in the order in which the loop has work: turns are counted."""
-    clock = MonotonicClock()
+    """Over a runner, whose streams are served in the order in which the loop has work: turns are counted, and no time
+    passes, however long they take."""
+    clock = ManualClock()
     frame = pb.SessionRequest(heartbeat=1, hello=raw_hello("x", pb.SESSION_KIND_EXECUTOR))
     for seq in range(MANY, 2 * MANY):
         lease = frame.hello.held.add(tokens=1).lease

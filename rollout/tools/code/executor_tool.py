@@ -91,6 +91,11 @@ class ExecutorTool(Tool):
             await self._stack.aclose()
 
     @property
+    def stateful(self) -> bool:
+        """Sessions are; a program starts from nothing, or from its workspace as it was prepared."""
+        return self._settings.mode != "program"
+
+    @property
     def sessions(self) -> int:
         """Sessions of trajectories that are alive."""
         return 0 if self._opened is None else self._opened.sessions

@@ -29,13 +29,14 @@ from executor_service import ExecutorClient
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
+from rollout.config import flat_settings, plain
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.figures import open_figures, service_metrics
 from rollout.loop.agent_loop import AgentLoop
 from rollout.rewards import RewardServices
 from rollout.tools.registry.registry import ToolSpec
-from rollout.training.config import TrainConfig, changed_settings, flat_settings, plain
+from rollout.training.config import TrainConfig, changed_settings
 from rollout.training.fsdp.learner import open_shards
 from rollout.training.fsdp.worker import LearnerPlan
 from rollout.training.learner.checkpoints import Checkpoint, CheckpointStore

@@ -21,6 +21,7 @@ from tests.rollout.training.vowels import VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
+from rollout.config import flat_settings  # noqa: E402
 from rollout.engines.local.decoder import load_model  # noqa: E402 - needs torch
 from rollout.training import (  # noqa: E402
     AdvantageSettings,
@@ -29,7 +30,7 @@ from rollout.training import (  # noqa: E402
     PolicyLossSettings,
     PolicySettings,
 )
-from rollout.training.config import TrainConfig, changed_settings, flat_settings  # noqa: E402
+from rollout.training.config import TrainConfig, changed_settings  # noqa: E402
 from rollout.training.learner.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
 from rollout.training.learner.learner import Diverged, Learner  # noqa: E402
 from rollout.training.learner.update import UpdateSettings  # noqa: E402

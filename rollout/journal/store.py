@@ -1,0 +1,218 @@
+"""A file of entries, in SQLite with a write-ahead log: what was appended is there after a crash.
+
+Invariants: `append` returns when its entry is committed, with all that waited beside it in one transaction; entries of
+a trajectory are read in their order up to the first that is not as it was written, and nothing behind that one is
+trusted; one process has the file at a time. After a failure nothing more is written. `Durability` says what a commit
+survives.
+
+All of SQLite runs in one thread of its own, never on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fairbox.errors import FairboxError
+from rollout.journal.entries import BadEntry, Entry, Written, read, written
+
+NAME = "journal.db"
+SCORE = 1 << 30
+"""Number of a trajectory's score, behind those of all its entries."""
+_VERSION = "1"
+"""Version of the tables and the entries. A file of another one is refused."""
+_TABLES = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE entries (
+    place INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    body BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (place, attempt, number)
+) WITHOUT ROWID;
+"""
+_APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)"
+Result = TypeVar("Result")
+
+
+class Durability(StrEnum):
+    """Names the event that a committed entry survives."""
+
+    NONE = "none"
+    """Nothing is written."""
+    PROCESS = "process"
+    """The death of the process, by SIGKILL too."""
+    MACHINE = "machine"
+    """A loss of power: each commit waits for the disk."""
+
+
+_SYNCHRONOUS = {Durability.PROCESS: "OFF", Durability.MACHINE: "FULL"}
+
+
+class JournalError(FairboxError):
+    """A journal can't be written, or not be read. The text names the file. It ends the run: without it a trajectory's
+    turns would be lost in silence."""
+
+
+class JournalFile:
+    """`async with JournalFile(path, about={...}) as journal`, whose file is made with its first entry; `about` None
+    opens one that is there."""
+
+    def __init__(self, path: Path, *, durability: Durability, about: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.about = dict(about or {})
+        """Facts about the run, as it was begun."""
+        self._new = about is not None
+        self._durability = durability
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        """Rows to be committed. Both threads use it."""
+        self._failure: JournalError | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            if not self._new:
+                await self._run(self._open)
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await asyncio.shield(self._run(self._close))
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def append(self, place: int, attempt: int, number: int, entry: Entry) -> None:
+        """Returns when it is committed. Raises JournalError."""
+        stored = written(entry)
+        self._waiting.append((place, attempt, number, stored.kind, stored.body, stored.checksum))
+        # Whichever call runs first commits all that wait. This one's turn comes behind it, in the one thread.
+        await self._run(self._commit)
+
+    async def entries(self, place: int, attempt: int) -> list[Entry]:
+        """A trajectory's entries; those that can't be trusted are deleted. Raises JournalError."""
+        return [] if self._new else await self._run(lambda: self._entries(place, attempt))
+
+    async def score(self, place: int, attempt: int) -> Entry | None:
+        """The recorded score of a trajectory; None: there is none. Raises JournalError."""
+        return None if self._new else await self._run(lambda: self._score(place, attempt))
+
+    async def delete(self) -> None:
+        """Deletes the file: the run has ended, and there is nothing to go on with."""
+        await self._run(self._delete)
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
+        """Runs it in the thread of the file, behind all that is asked for already."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except (sqlite3.Error, OSError) as error:
+            # Here, and not on the loop: what runs next must know it, as its entry may be among those that are lost.
+            self._failure = JournalError(f"{self.path}: {getattr(error, 'strerror', None) or error}")
+            raise self._failure from None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._new and self.path.exists():
+            raise JournalError(f"{self.path}: exists, and belongs to another run")
+        self._connection, self.about = opened(self.path, self._durability, self.about if self._new else None)
+        self._new = False
+        return self._connection
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _delete(self) -> None:
+        self._close()  # which takes the log back into the file
+        if not self._new:
+            self.path.unlink(missing_ok=True)
+
+    def _live(self) -> sqlite3.Connection:
+        if self._failure is not None:
+            raise self._failure
+        return self._connection or self._open()
+
+    def _commit(self) -> None:
+        connection = self._live()
+        rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if rows:
+            connection.execute("BEGIN")
+            connection.executemany(_APPEND, rows)
+            connection.execute("COMMIT")
+
+    def _score(self, place: int, attempt: int) -> Entry | None:
+        select = "SELECT kind, body, checksum FROM entries WHERE place = ? AND attempt = ? AND number = ?"
+        stored = self._live().execute(select, (place, attempt, SCORE)).fetchone()
+        try:
+            return None if stored is None else read(Written(*stored))
+        except BadEntry:
+            self._drop(place, attempt, SCORE)
+            return None
+
+    def _drop(self, place: int, attempt: int, number: int) -> None:
+        """Deletes an entry, and those behind it."""
+        drop = "DELETE FROM entries WHERE place = ? AND attempt = ? AND number >= ?"
+        self._live().execute(drop, (place, attempt, number))
+
+    def _entries(self, place: int, attempt: int) -> list[Entry]:
+        connection, key = self._live(), (place, attempt)
+        found: list[Entry] = []
+        select = (
+            "SELECT number, kind, body, checksum FROM entries WHERE place = ? AND attempt = ? AND number < ? "
+            "ORDER BY number"
+        )
+        for number, *stored in connection.execute(select, (*key, SCORE)).fetchall():
+            try:
+                if number != len(found):
+                    raise BadEntry(f"entry {len(found)} is missing")
+                found.append(read(Written(*stored)))
+            except BadEntry:
+                self._drop(*key, len(found))
+                break
+        return found
+
+
+def opened(
+    path: Path, durability: Durability, about: Mapping[str, str] | None
+) -> tuple[sqlite3.Connection, dict[str, str]]:
+    """A connection that alone has the file, and the facts about the run. `about`: those of a new file; None: it is
+    there. Raises JournalError and sqlite3.Error."""
+    if about is None and not path.is_file():
+        raise JournalError(f"{path}: is not there, so there is no run to go on with")
+    connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+    try:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the log is used, which so needs no shared memory
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[durability]}")
+        connection.execute("BEGIN EXCLUSIVE")
+        if about is not None:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.executemany("INSERT INTO about VALUES (?, ?)", {**about, "version": _VERSION}.items())
+        found = dict(connection.execute("SELECT name, value FROM about"))
+        connection.execute("COMMIT")
+        if (version := found.pop("version", "")) != _VERSION:
+            raise JournalError(f"{path}: is of version {version!r}, must be of {_VERSION!r}")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            raise JournalError(f"{path}: another process uses it") from None
+        raise
+    return connection, found

@@ -1,0 +1,88 @@
+"""`fairbox rollout resume=true`: a run that was killed goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout.dump import read_dump
+from rollout.dump_check import check_dump
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "rollout.cli", "rollout", *words]
+
+
+def said(*words: str) -> str:
+    """The one line that a run says which does not begin."""
+    done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def lasting(record: dict[str, Any]) -> dict[str, Any]:
+    """All of it but what is measured anew at its end: how long it took as a whole, and its scoring."""
+    timings = {name: value for name, value in record["timings"].items() if name not in ("total_s", "score_s")}
+    return {**record, "timings": timings, "metrics": None}
+
+
+async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_dir: Path) -> None:
+    out, dump = tmp_path / "out", tmp_path / "out" / "1.jsonl"
+    words = (f"out={out}", "n=3", "samples_per_prompt=2", "concurrency=2", "limits.max_turn_tokens=80")
+    process = await asyncio.create_subprocess_exec(
+        *command("--up", *words), cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    async with asyncio.timeout(200):
+        while not (dump.exists() and dump.read_bytes().count(b"\n") >= 2):
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    before = {record["request_id"]: record for record in read_dump(dump)}
+    assert 2 <= len(before) < 6
+
+    assert "which holds a run that was cut off; resume=true goes on with it" in said("--up", *words)
+    changed = said("--up", *words, "resume=true", "limits.max_turns=2", "sampling.temperature=0.7")
+    assert "limits.max_turns is 2, but was 4 when the run began" in changed
+    assert "sampling.temperature is 0.7, but was 0.5 when the run began" in changed
+
+    done = await asyncio.create_subprocess_exec(
+        *command("--up", *words, "resume=true"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    shown, errors = await asyncio.wait_for(done.communicate(), 300)
+    assert done.returncode == 0, errors.decode()
+    assert b"6 of 6 rollouts" in shown
+    after = {record["request_id"]: record for record in read_dump(dump)}
+    assert len(after) == 6
+    assert not any(record["masked"] for record in after.values())
+    for name, record in before.items():
+        assert lasting(after[name]) == lasting(record)
+    assert check_dump(dump, model_dir).problems == ()
+    assert not (out / "journal.db").exists()
+
+    assert "exists, and dumps are not overwritten" in said("--up", *words, "resume=true")
+
+
+def test_a_journal_that_is_broken_or_of_nobody_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"nonsense" * 1000)
+    assert "journal.db: file is not a database" in said(f"out={tmp_path}", "resume=true")
+    (tmp_path / "journal.db").unlink()
+    with sqlite3.connect(tmp_path / "journal.db") as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
+    assert "journal.db: no such table: about" in said(f"out={tmp_path}", "resume=true")
+    assert "resume is set, but a run with ray keeps no journal" in said("resume=true", "ray=true")
+    assert "journal is 'twice'" in said("journal=twice")
