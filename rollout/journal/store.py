@@ -96,10 +96,13 @@ class JournalFile:
         finally:
             self._thread.shutdown(wait=False)
 
-    async def append(self, place: int, attempt: int, number: int, entry: Entry) -> None:
-        """Returns when it is committed. Raises JournalError."""
+    async def append(self, place: int, attempt: int, number: int, entry: Entry, *, waits: bool = True) -> None:
+        """Returns when it is committed; unless it `waits` for that, at once, and the next entry that waits commits it
+        too. Raises JournalError."""
         stored = written(entry)
         self._waiting.append((place, attempt, number, stored.kind, stored.body, stored.checksum))
+        if not waits:
+            return
         # Whichever call runs first commits all that wait. This one's turn comes behind it, in the one thread.
         await self._run(self._commit)
 

@@ -1,23 +1,31 @@
 """One trajectory's part of a journal: gives what is recorded, and records what is not.
 
-Invariants: an effect that is recorded never happens again; an effect is recorded before anything follows from it; calls
-are recorded before they are sent, and those of which nobody knows whether they ran are not sent again. Nothing here
-knows the journal's file: it is given the entries and a way to append.
+Invariants: an effect that is recorded never happens again; it is recorded before anything is seen that follows from it;
+calls are recorded before they are sent, and those of which nobody knows whether they ran are not sent again. The
+journal's file is not known here: the entries are given, and a way to append.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from rollout.engines.base import EngineUnavailable
-from rollout.journal.entries import Answered, Calling, E, Ended, Entry, Opened, Rewarded
+from rollout.journal.entries import Answered, Calling, E, Ended, Entry, Opened, Rewarded, Sampled
 from rollout.journal.store import JournalError
 from rollout.tools.base import InfraError
 
-Append = Callable[[int, Entry], Awaitable[None]]
-"""Makes an entry, with its number, last for as long as the journal does."""
+_WITH_THE_NEXT = (Opened, Sampled)
+"""Entries of which nothing is seen outside before the next one is recorded: that one commits them too."""
 CUT_OFF = "the run was cut off while the calls of a turn ran, and nobody knows what became of them"
+
+
+class Append(Protocol):
+    """Makes an entry, with its number, last for as long as the journal does."""
+
+    async def __call__(self, number: int, entry: Entry, *, waits: bool) -> None:
+        """Returns when it lasts, if it `waits` for that."""
+        ...
 
 
 class TrajectoryJournal:
@@ -92,7 +100,7 @@ class TrajectoryJournal:
         if self.replaying:
             found = type(self._recorded[self._next]).__name__
             raise JournalError(f"a trajectory goes on with {type(entry).__name__}, but {found} is recorded")
-        await self._append(self._appended, entry)
+        await self._append(self._appended, entry, waits=not isinstance(entry, _WITH_THE_NEXT))
         self._appended += 1
         self._next += 1
 
@@ -104,7 +112,7 @@ class Unrecorded(TrajectoryJournal):
         super().__init__((), _forget)
 
 
-async def _forget(number: int, entry: Entry) -> None:
+async def _forget(number: int, entry: Entry, *, waits: bool) -> None:
     return None
 
 
