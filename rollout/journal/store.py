@@ -127,7 +127,8 @@ class JournalFile:
             return work()
         except (sqlite3.Error, OSError) as error:
             # Here, and not on the loop: what runs next must know it, as its entry may be among those that are lost.
-            self._failure = JournalError(f"{self.path}: {getattr(error, 'strerror', None) or error}")
+            hint = "; with journal=none a run does without" if self._connection is None else ""
+            self._failure = JournalError(f"{self.path}: {getattr(error, 'strerror', None) or error}{hint}")
             raise self._failure from None
 
     def _open(self) -> sqlite3.Connection:

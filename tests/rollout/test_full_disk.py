@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout.dump import read_dump
 from tests.executor.servers import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +39,27 @@ def fairbox(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_dump_that_fills_the_disk_ends_the_run(small_disk: Path, tiny_dir: Path) -> None:
     out = small_disk / "out"
-    done = fairbox("rollout", "--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8", *FEW)
+    words = ("--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8", "journal=none")
+    done = fairbox("rollout", *words, *FEW)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"fairbox rollout: {out / '1.jsonl'}: can't be written: {FULL}"
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_whose_journal_fills_the_disk_goes_on_when_there_is_room(small_disk: Path, tiny_dir: Path) -> None:
+    out = small_disk / "out"
+    words = ("--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8")
+    done = fairbox("rollout", *words, *FEW)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"fairbox rollout: {out / 'journal.db'}: database or disk is full"
+    assert "Traceback" not in done.stderr
+    before = list(read_dump(out / "1.jsonl"))
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    done = fairbox("rollout", *words, *FEW, "resume=true")
+    assert done.returncode == 0, done.stderr
+    after = {record["request_id"]: record["response_ids"] for record in read_dump(out / "1.jsonl")}
+    assert len(after) == 64
+    assert all(after[record["request_id"]] == record["response_ids"] for record in before)
 
 
 @pytest.mark.train

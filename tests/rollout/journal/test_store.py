@@ -124,7 +124,7 @@ async def test_what_is_no_journal_is_refused_in_a_sentence(tmp_path: Path) -> No
     with pytest.raises(JournalError, match=r"journal\.db: is not there, so there is no run to go on with"):
         await journal(tmp_path).__aenter__()
     async with journal(tmp_path / "none", {}) as file:
-        with pytest.raises(JournalError, match="unable to open database file"):
+        with pytest.raises(JournalError, match="unable to open database file; with journal=none a run does without"):
             await file.append(0, 1, 0, ENTRIES[0])
     path.write_bytes(b"nothing of the kind" * 1000)
     with pytest.raises(JournalError, match="file is not a database"):
