@@ -35,6 +35,7 @@ class SearchTool(Tool):
     """`async with SearchTool(config) as tool`."""
 
     config_type = SearchConfig
+    repeatable = True  # a search changes nothing
     default_schema = ToolSchema(
         name="search",
         description="Searches a collection of texts and returns the passages that fit best.",

@@ -46,6 +46,11 @@ class TrajectoryJournal:
         """Says whether the next effect is recorded, or cut off."""
         return self._next < len(self._recorded)
 
+    @property
+    def answered(self) -> bool:
+        """Says whether the next effect is calls that have recorded answers."""
+        return isinstance(next(iter(self._recorded[self._next + 1 :]), None), Answered)
+
     async def opened(self, own: Opened) -> Opened:
         """The trajectory's beginning. Raises JournalError if it was that of another task."""
         found = await self.once(Opened, lambda: _done(own))
@@ -73,13 +78,15 @@ class TrajectoryJournal:
         await self._record(ended)
         return ended
 
-    async def calls(self, do: Callable[[], Awaitable[Answered]]) -> Answered:
-        """As `once`, for calls of tools. Raises InfraError if they had begun and no answer is recorded."""
-        if self._take(Calling) is not None:
-            if (found := self._take(Answered)) is not None:
-                return found
+    async def calls(self, do: Callable[[], Awaitable[Answered]], *, repeatable: bool) -> Answered:
+        """As `once`, for calls of tools. Raises InfraError if they had begun, no answer is recorded, and they are not
+        `repeatable`."""
+        if self._take(Calling) is None:
+            await self._record(Calling())
+        elif (found := self._take(Answered)) is not None:
+            return found
+        elif self.ended is not None or not repeatable:
             raise InfraError(CUT_OFF if self.ended is None else self.ended.error or CUT_OFF)
-        await self._record(Calling())
         return await self.once(Answered, do)
 
     async def rewards(self, do: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:

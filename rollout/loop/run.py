@@ -237,10 +237,11 @@ class TrajectoryRun:
 
     async def _call_tools(self, decision: CallTools) -> Generate | Finish:
         chat, state = self._loop.chat, self._state
-        replayed = self._journal.replaying
+        rebuilds = self._journal.answered and self._journal.ended is None
         try:
-            answered = await self._journal.calls(partial(self._answer, decision))
-            if replayed and self._journal.ended is None:
+            repeatable = self._loop.tools.repeatable(self._calls)
+            answered = await self._journal.calls(partial(self._answer, decision), repeatable=repeatable)
+            if rebuilds:
                 await self._loop.tools.rebuild(self.trajectory_id, self._calls, answered.responses)
         except InfraError:
             lost = [ToolResponse("", ToolOutcome.INFRA)] * len(self._calls)

@@ -142,6 +142,10 @@ class Tool(ABC):
         that says nothing else does, and InfraError."""
         raise BranchRefused(f"the tool {self.schema.name} can't branch: {type(self).__name__} has no method branch()")
 
+    repeatable: bool = False
+    """Says whether a call that may have run can be made again when a run goes on after a crash, because nothing outside
+    of the trajectory shows that it was made. If not, such a trajectory is played again from its beginning."""
+
     @property
     def stateful(self) -> bool:
         """Says whether a call may depend on the calls before it. If so, the calls of a run that goes on after a crash

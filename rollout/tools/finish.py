@@ -28,6 +28,7 @@ class FinishTool(Tool):
         required=("message",),
     )
     finishes = True
+    repeatable = True
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
         """Says what is wrong with arguments that fit the schema, for the model; None if nothing is."""

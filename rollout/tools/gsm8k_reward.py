@@ -61,6 +61,7 @@ class Gsm8kRewardTool(Tool):
         required=("answer",),
     )
     """verl's wording."""
+    repeatable = True
     parallel = False
     """Calls run one after another: whether an answer is better depends on the one before."""
 

@@ -144,6 +144,11 @@ class Toolbox:
                 name = getattr(calls[place], "name", "")
                 raise InfraError(f"the state of tool {name} was lost, and its calls are answered otherwise now")
 
+    def repeatable(self, calls: Sequence[ToolCall | MalformedCall]) -> bool:
+        """Says whether all calls of a turn can be made again, though they may have run."""
+        tools = [self._tools.get(call.name) for call in calls if isinstance(call, ToolCall)]
+        return all(tool is None or tool.repeatable for tool in tools)
+
     def _stateful(self, call: ToolCall | MalformedCall) -> bool:
         tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
         return tool is not None and tool.stateful

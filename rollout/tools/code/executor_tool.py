@@ -90,6 +90,9 @@ class ExecutorTool(Tool):
         finally:
             await self._stack.aclose()
 
+    repeatable = True
+    """What a program did is gone with its sandbox or its session, and the next one begins as that did."""
+
     @property
     def stateful(self) -> bool:
         """Sessions are; a program starts from nothing, or from its workspace as it was prepared."""
