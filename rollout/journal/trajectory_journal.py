@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from rollout.engines.base import EngineUnavailable
 from rollout.journal.entries import Answered, Calling, E, Ended, Entry, Opened, Rewarded, Sampled
 from rollout.journal.store import JournalError
-from rollout.tools.base import InfraError
+from rollout.tools.base import InfraError, ToolResponse
 
 _WITH_THE_NEXT = (Opened, Sampled)
 """Entries of which nothing is seen outside before the next one is recorded: that one commits them too."""
@@ -46,11 +46,6 @@ class TrajectoryJournal:
         """Says whether the next effect is recorded, or cut off."""
         return self._next < len(self._recorded)
 
-    @property
-    def answered(self) -> bool:
-        """Says whether the next effect is calls that have recorded answers."""
-        return isinstance(next(iter(self._recorded[self._next + 1 :]), None), Answered)
-
     async def opened(self, own: Opened) -> Opened:
         """The trajectory's beginning. Raises JournalError if it was that of another task."""
         found = await self.once(Opened, lambda: _done(own))
@@ -78,12 +73,20 @@ class TrajectoryJournal:
         await self._record(ended)
         return ended
 
-    async def calls(self, do: Callable[[], Awaitable[Answered]], *, repeatable: bool) -> Answered:
-        """As `once`, for calls of tools. Raises InfraError if they had begun, no answer is recorded, and they are not
-        `repeatable`."""
+    async def calls(
+        self,
+        do: Callable[[], Awaitable[Answered]],
+        rebuild: Callable[[Sequence[ToolResponse]], Awaitable[None]],
+        *,
+        repeatable: bool,
+    ) -> Answered:
+        """As `once`, for calls of tools; `rebuild` gives tools the state that they had behind recorded answers. Raises
+        what that raises, and InfraError if calls had begun, no answer is recorded, and they are not `repeatable`."""
         if self._take(Calling) is None:
             await self._record(Calling())
         elif (found := self._take(Answered)) is not None:
+            if self.ended is None:
+                await rebuild(found.responses)
             return found
         elif self.ended is not None or not repeatable:
             raise InfraError(CUT_OFF if self.ended is None else self.ended.error or CUT_OFF)

@@ -236,13 +236,12 @@ class TrajectoryRun:
         )
 
     async def _call_tools(self, decision: CallTools) -> Generate | Finish:
-        chat, state = self._loop.chat, self._state
-        rebuilds = self._journal.answered and self._journal.ended is None
+        chat, state, tools = self._loop.chat, self._state, self._loop.tools
+        rebuild = partial(tools.rebuild, self.trajectory_id, self._calls)
         try:
-            repeatable = self._loop.tools.repeatable(self._calls)
-            answered = await self._journal.calls(partial(self._answer, decision), repeatable=repeatable)
-            if rebuilds:
-                await self._loop.tools.rebuild(self.trajectory_id, self._calls, answered.responses)
+            answered = await self._journal.calls(
+                partial(self._answer, decision), rebuild, repeatable=tools.repeatable(self._calls)
+            )
         except InfraError:
             lost = [ToolResponse("", ToolOutcome.INFRA)] * len(self._calls)
             state.record_calls(self._calls, lost, [""] * len(lost))
@@ -259,7 +258,7 @@ class TrajectoryRun:
         part = None if final else self._next_part(len(state.builder) + len(between))
         following = state.machine.answered(
             tokens=len(between),
-            charged_s=self._loop.tools.charged_s(self._calls, responses),
+            charged_s=tools.charged_s(self._calls, responses),
             final=final,
             new_prompt_tokens=None if part is None else len(part.ids),
         )

@@ -91,7 +91,7 @@ class ExecutorTool(Tool):
             await self._stack.aclose()
 
     repeatable = True
-    """What a program did is gone with its sandbox or its session, and the next one begins as that did."""
+    """Effects of a program go with its sandbox or its session, and the next one begins as that did."""
 
     @property
     def stateful(self) -> bool:
