@@ -15,7 +15,7 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,17 @@ def text_body(record: Mapping[str, Any], size: int) -> bytes:
     budget = _Budget()
     try:
         row = _cut(row, budget) if size > WHOLE_BYTES else row
-        body = {"cut": budget.cut, "row": row}
-        try:
-            text = json.dumps(body, allow_nan=False, separators=(",", ":"))
-        except ValueError:  # numbers that are none, which JSON has not
-            text = json.dumps(json.loads(json.dumps(body), parse_constant=str))
+        return finite_json({"cut": budget.cut, "row": row}, str)
     except RecursionError:
-        text = json.dumps({"cut": 0, "row": {"error": "this row is nested too deeply to be shown"}})
+        return finite_json({"cut": 0, "row": {"error": "this row is nested too deeply to be shown"}})
+
+
+def finite_json(value: Any, instead: Callable[[str], str | None] = lambda name: None) -> bytes:
+    """JSON as browsers read it; `instead` gives what stands for NaN and infinities, which it has not."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(json.loads(json.dumps(value), parse_constant=instead))
     return text.encode("ascii")
 
 
@@ -105,7 +109,14 @@ def _part(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes, bytes, bytes,
     if isinstance(trainer, list) and len(trainer) == len(logprobs):
         gap = [_number(theirs) - _number(ours) for theirs, ours in zip(trainer, logprobs, strict=True)]
     header = {"prompt": len(prompt), "response": len(response), "segments": _segments(part.get("segments"))}
-    return header, ids.tobytes(), bytes(map(bool, mask)), _halves(logprobs), _halves(gap)
+    return header, ids.tobytes(), _bits(mask), _halves(logprobs), _halves(gap)
+
+
+def _bits(mask: Sequence[Any]) -> bytes:
+    try:
+        return bytes(mask)
+    except (TypeError, ValueError):  # bits as other trainers write them: 1.0, null
+        return bytes(map(bool, mask))
 
 
 def _segments(segments: Any) -> list[list[Any]]:

@@ -61,7 +61,8 @@ class DumpFigures:
         timings = record.get("timings")
         for phase, key in PHASES.items():
             seconds = timings.get(key) if isinstance(timings, dict) else None
-            self._phases[phase] += seconds if isinstance(seconds, int | float) else 0.0
+            if isinstance(seconds, int | float) and math.isfinite(seconds):
+                self._phases[phase] += seconds
         if row.masked:
             self._masked[row.cause, bool(row.outcomes)] += 1
         elif scores := scores_of([row]):

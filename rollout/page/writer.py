@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -24,9 +23,9 @@ import jinja2
 
 from fairbox.errors import ConfigError, FairboxError
 from rollout.metrics import PHASES
-from rollout.page.bodies import text_body, token_body
+from rollout.page.bodies import finite_json, text_body, token_body
 from rollout.page.figures import DumpFigures, RunFindings
-from rollout.page.parts import PartWriter, Place, pack
+from rollout.page.parts import BodyPlace, PartWriter, pack
 from rollout.page.vocabulary import vocabulary_of
 from rollout.report import SUMMARY
 from rollout.viewer.rows.index import TRAINING, DumpFolder, read_lines
@@ -55,17 +54,14 @@ class _Block:
     started: list[float | None] = field(default_factory=list)
     spans: list[list[list[float]]] = field(default_factory=list)
     phases: list[list[float]] = field(default_factory=list)
-    bodies: list[tuple[Place, Place] | None] = field(default_factory=list)
+    bodies: list[tuple[BodyPlace, BodyPlace] | None] = field(default_factory=list)
 
     def text(self, step: int) -> bytes:
         """JSON of the block."""
         places = [None if each is None else each[0].fact() + each[1].fact() for each in self.bodies]
         facts = {"step": step, "columns": self.columns, "extras": self.extras, "prompts": self.prompts}
         facts |= {"started": self.started, "spans": self.spans, "phases": self.phases, "places": places}
-        try:
-            return json.dumps(facts, allow_nan=False, separators=(",", ":")).encode("ascii")
-        except ValueError:
-            return json.dumps(json.loads(json.dumps(facts), parse_constant=str)).encode("ascii")
+        return finite_json(facts)
 
 
 class _Reader:
@@ -119,8 +115,8 @@ class _Reader:
         else:
             self.findings.add(self._rows, record)
             self._note_tokens(record)
-            bodies = (self._parts.add(text_body(record, row.size)), self._parts.add(token_body(record)))
-            block.bodies.append(bodies)
+            texts = self._parts.add("texts", text_body(record, row.size))
+            block.bodies.append((texts, self._parts.add("tokens", token_body(record))))
         self._rows += 1
 
     def _note_tokens(self, record: Mapping[str, Any]) -> None:
@@ -186,6 +182,8 @@ def _write(to: Path, unfinished: Path, parts: PartWriter, reader: _Reader, facts
     with page.open("w", encoding="utf-8", newline="") as file:
         file.writelines(_rendered(f"{to.parent.resolve().name}: fairbox report", facts, reader.index, texts))
     if beside.is_dir():
+        if foreign := [each.name for each in beside.iterdir() if each.suffix != ".js" or not each.stem.isdigit()]:
+            raise FairboxError(f"{beside}: holds {foreign[0]}, which is no part of a page; set to to another file")
         shutil.rmtree(beside)
     if not inside:
         page = page.rename(to.with_name(unfinished.name + ".html"))
@@ -205,7 +203,7 @@ def _rendered(title: str, facts: Mapping[str, Any], index: list[bytes], texts: I
         program=program,
         # A program that ours adds may run if there are parts to load; any other may not, in no case.
         program_hash=_hash(program) + ("" if texts is not None else " 'strict-dynamic'"),
-        facts=pack(json.dumps(facts).encode("ascii")).decode("ascii"),
+        facts=pack(finite_json(facts)).decode("ascii"),
         index=(each.decode("ascii") for each in index),
         parts=texts or (),
     )

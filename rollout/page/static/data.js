@@ -3,7 +3,7 @@
 
 const byId = (id) => document.getElementById(id);
 const policy = window.trustedTypes?.createPolicy("fairbox-parts", { createScriptURL: (url) => url });
-const KEPT_PARTS = 8, KEPT_BODIES = 64;
+const KEPT_PARTS = 8, KEPT_CHUNKS = 16, KEPT_BODIES = 64;
 let facts;
 
 async function unpack(text) {
@@ -36,7 +36,7 @@ const part = remembering(KEPT_PARTS, (number) => {
   if (inside) return Promise.resolve(inside.textContent);
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    const url = `${facts.parts}/${number}.js`;
+    const url = `${encodeURIComponent(facts.parts)}/${number}.js`;
     waiting.set(number, (text) => { script.remove(); waiting.delete(number); resolve(text); });
     script.onerror = () => { script.remove(); waiting.delete(number); reject(new Error(`${url} can't be read`)); };
     script.src = policy ? policy.createScriptURL(url) : url;
@@ -44,18 +44,24 @@ const part = remembering(KEPT_PARTS, (number) => {
   });
 });
 
-async function chunk(row, which) {
-  const place = rows.places[row];
-  if (!place) return null;
-  const [number, offset, length] = place.slice(3 * which, 3 * which + 3);
-  return (await part(number)).substr(offset, length);
+const chunk = remembering(KEPT_CHUNKS, async (place) => {
+  const [number, offset, length] = place.split(" ").map(Number);
+  return unpack((await part(number)).substr(offset, length));
+});
+
+// The bytes of a row's texts (0) or tokens (1), or null for a line that holds no row.
+async function bytesOfRow(row, which) {
+  const place = rows.places[row]?.slice(5 * which, 5 * which + 5);
+  return place ? new Uint8Array(await chunk(place.slice(0, 3).join(" ")), place[3], place[4]) : null;
+}
+
+async function recordOf(row) {
+  const bytes = await bytesOfRow(row, 0);
+  return bytes && JSON.parse(new TextDecoder().decode(bytes));
 }
 
 // The whole row without its tokens, and how many of its characters were cut.
-const body = remembering(KEPT_BODIES, async (row) => {
-  const text = await chunk(row, 0);
-  return text === null ? { cut: 0, row: { error: value("stop_reason", row) } } : unpackJson(text);
-});
+const body = remembering(KEPT_BODIES, async (row) => (await recordOf(row)) ?? { cut: 0, row: { error: value("stop_reason", row) } });
 
 const rows = { count: 0, steps: [], columns: new Map(), extras: [], prompts: [], started: [], spans: [], phases: [], places: [] };
 
@@ -104,6 +110,13 @@ function number(each) {
   if (Number.isInteger(each) && Math.abs(each) < 1e15) return String(each);
   const size = Math.abs(each);
   return size >= 1e-3 && size < 1e7 ? each.toFixed(3) : each.toExponential(2);
+}
+
+// Cells of a font of fixed width.
+function wide(text) {
+  let cells = 0;
+  for (const each of text) cells += each.codePointAt(0) >= 0x1100 && each !== "…" && each !== "‹" && each !== "›" ? 2 : 1;
+  return cells;
 }
 
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;

@@ -139,7 +139,7 @@ async function pick(step, source, progress = () => true) {
   const passed = [];
   for (let i = 0; i < found.length; i++) {
     const row = found[i];
-    const record = rows.places[row] ? (await unpackJson(await chunk(row, 0))).row : null;
+    const record = (await recordOf(row))?.row ?? null;
     if (filter.reads.every((test) => test(row, record))) passed.push(row);
     if (i % 50 === 49 && !progress(passed, i / found.length)) return passed;
   }

@@ -94,6 +94,12 @@ class List {
   }
 }
 
+function padded(text, width, left) {
+  const shown = String(text), size = wide(shown);
+  if (size > width) return shown.length === size ? `${shown.slice(0, width - 1)}…` : padded([...shown].slice(0, width >> 1).join(""), width, left);
+  return left ? " ".repeat(width - size) + shown : shown + " ".repeat(width - size);
+}
+
 // A table as a list: columns are {title, width, text(i), number, sort}; `sorted` is called with a column's key.
 function table({ label, columns, open, sort, sorted, cls }) {
   const grid = columns.map((each) => `${each.width}ch`).join(" ");
@@ -104,7 +110,8 @@ function table({ label, columns, open, sort, sorted, cls }) {
     return el("button", { class: each.number ? "number" : "", title: each.help, "aria-label": `sort by ${each.title}${mark && ", sorted"}`,
       on: { click: () => sorted(each.key) } }, each.title + mark);
   })));
-  const draw = (i) => place(el("div", { class: "cells" }, columns.map((each) => el("span", { class: each.number ? "number" : "" }, each.text(i)))));
+  // One text a line, in a font of fixed width: a line of twenty elements would be seen while one scrolls.
+  const draw = (i) => columns.map((each) => padded(each.text(i), each.width, each.number)).join("  ");
   const list = new List({ label, height: 24, draw, open, head, cls: `table ${cls ?? ""}` });
   const wide = `${sum(columns.map((each) => each.width + 2))}ch`;
   head.style.minWidth = wide;

@@ -76,7 +76,7 @@ const KNOWN_CURVES = ["reward", "eval/reward", "policy_loss", "kl_loss", "approx
 function trainingCurves() {
   if (!facts.training.length) return null;
   const names = [...new Set(facts.training.flatMap(Object.keys))].filter((name) => name !== "step");
-  const draw = (list) => list.map((name) => curve(name, facts.training.map((each, i) => [each.step ?? i, each[name]])));
+  const draw = (list) => list.map((name) => curve(name, facts.training.map((each, i) => [isNumber(each.step) ? each.step : i, each[name]])));
   const others = names.filter((name) => !KNOWN_CURVES.includes(name)).sort().slice(0, 100);
   const more = el("div", { class: "curves" });
   return el("section", {}, el("h2", {}, "Training"), el("div", { class: "curves" }, draw(KNOWN_CURVES.filter((name) => names.includes(name)))),
@@ -98,11 +98,17 @@ function stretches(row) {
   if (!rows.spans[row].length) [queue, engine, wait, ran].forEach((each, phase) => put(phase, end, end + each));
   end = Math.max(end, value("total_s", row) ?? 0);
   put(4, end, end + score);
-  return { found, end };
+  return found;
+}
+
+function endOf(row) {
+  const turns = rows.spans[row], [queue = 0, engine = 0, wait = 0, ran = 0, score = 0] = rows.phases[row];
+  const played = turns.length ? Math.max(turns.at(-1)[1], turns.at(-1)[2]) : queue + engine + wait + ran;
+  return Math.max(played, value("total_s", row) ?? 0) + score;
 }
 
 function timeView(picked, state) {
-  const known = picked.map((row) => ({ row, start: rows.started[row], ...stretches(row) })).filter((each) => each.end > 0);
+  const known = picked.map((row) => ({ row, start: rows.started[row], end: endOf(row) })).filter((each) => each.end > 0);
   if (!known.length) return el("p", {}, "These rows have no times.");
   // Starts are wall clock: of several steps each begins at its own first row.
   const first = new Map();
@@ -112,10 +118,14 @@ function timeView(picked, state) {
   const byStart = state.get("sort") === "start";
   known.sort((a, b) => (byStart ? a.from - b.from : b.from + b.end - a.from - a.end));
   const draw = (i) => {
-    const { row, from, found, end } = known[i];
+    const { row, from, end } = known[i];
     const picture = svg("svg", { viewBox: `0 0 1000 10`, preserveAspectRatio: "none", "aria-hidden": "true" });
-    for (const [phase, a, b] of found)
-      picture.append(svg("rect", { x: (1000 * (from + a)) / last, width: Math.max(0.7, (1000 * (b - a)) / last), y: [3, 0, 4, 1, 3][phase], height: [4, 10, 2, 8, 4][phase], class: `c${phase}` }));
+    const paths = facts.phases.map(() => "");
+    for (const [phase, a, b] of stretches(row)) {
+      const [y, height] = [[3, 4], [0, 10], [4, 2], [1, 8], [3, 4]][phase];
+      paths[phase] += `M${((1000 * (from + a)) / last).toFixed(1)} ${y}h${Math.max(0.7, (1000 * (b - a)) / last).toFixed(1)}v${height}H${((1000 * (from + a)) / last).toFixed(1)}z`;
+    }
+    paths.forEach((d, phase) => d && picture.append(svg("path", { d, class: `c${phase}` })));
     return el("div", { class: "cells" }, el("span", {}, `${label(row)}:${value("line", row)}`), el("span", { class: "number" }, number(value("score", row))),
       el("span", { class: "number" }, seconds(end)), picture, el("span", { class: "dim" }, onLine(value("stop_reason", row) ?? "", 20)));
   };
@@ -128,8 +138,8 @@ function timeView(picked, state) {
 // How many trajectories are in each phase at a time: a long tail is a straggler.
 function running(known, last) {
   const bins = 280, counts = facts.phases.map(() => new Float64Array(bins + 1));
-  for (const { from, found } of known)
-    for (const [phase, a, b] of found) {
+  for (const { from, row } of known)
+    for (const [phase, a, b] of stretches(row)) {
       const i = Math.min(bins - 1, Math.floor((bins * (from + a)) / last));
       counts[phase][i] += 1;
       counts[phase][Math.max(i + 1, Math.min(bins, Math.ceil((bins * (from + b)) / last)))] -= 1;

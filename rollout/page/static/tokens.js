@@ -41,9 +41,9 @@ function halves(view, at, count) {
 
 // {problem} or {count, ids, kinds, cut, logprobs, gaps, versions, texts}, all parts of the trajectory one after another.
 const unpackedTokens = remembering(4, async (row) => {
-  const text = await chunk(row, 1);
-  if (text === null) return { problem: "this line holds no row" };
-  const buffer = await unpack(text), view = new DataView(buffer), size = view.getUint32(0, true);
+  const bytes = await bytesOfRow(row, 1);
+  if (bytes === null) return { problem: "this line holds no row" };
+  const { buffer } = bytes.slice(), view = new DataView(buffer), size = view.getUint32(0, true);  // a copy is aligned
   const { problem, parts, trainer } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
   if (problem) return { problem };
   const count = sum(parts.map((each) => each.prompt + each.response)), sampled = sum(parts.map((each) => each.response));
@@ -73,7 +73,6 @@ const unpackedTokens = remembering(4, async (row) => {
 });
 
 const heat = (logprob) => (Number.isNaN(logprob) ? null : HEAT.filter((bound) => Math.exp(Math.min(0, logprob)) < bound).length);
-const wide = (text) => { let cells = 0; for (const each of text) cells += each.codePointAt(0) >= 0x1100 ? 2 : 1; return cells; };
 
 // Lines of [token, text]; a line break of a token is seen, and breaks the line behind it.
 function tokenLines(found, width) {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executor_service import Cause
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
 from rollout.dump import read_dump
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
@@ -125,6 +125,10 @@ def test_a_page_replaces_the_one_before_and_leaves_nothing_beside_it(
     monkeypatch.setattr("rollout.page.writer.MAX_INLINE", 0)
     assert page_facts(page_of(tmp_path))["parts"] == "report-parts"
     assert [each.name for each in (tmp_path / "report-parts").iterdir()] == ["0.js"]
+    (tmp_path / "report-parts" / "mine.txt").touch()
+    with pytest.raises(FairboxError, match=r"report-parts: holds mine\.txt"):
+        page_of(tmp_path)
+    (tmp_path / "report-parts" / "mine.txt").unlink()
     monkeypatch.undo()
     assert page_facts(page_of(tmp_path))["parts"] is None
     assert sorted(each.name for each in tmp_path.iterdir()) == ["1.jsonl", "report.html"]

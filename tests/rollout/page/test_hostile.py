@@ -239,7 +239,8 @@ def test_a_line_of_10_mb_is_cut_and_says_so(tab: Tab, tmp_path: Path) -> None:
     "line",
     [
         '{"score": NaN, "logprobs": [NaN], "response_ids": [1], "prompt_ids": [], "response_mask": [1]}',
-        '{"score": 1e999, "turns": 1e999, "timings": {"total_s": NaN}, "turn_records": [{"began_s": NaN}]}',
+        '{"score": 1e999, "turns": 1e999, "timings": {"total_s": NaN, "queue_s": 1e999}}',
+        '{"turn_records": [{"began_s": NaN, "sampled_s": 1e999}], "timings": {"engine_s": NaN}}',
         '{"score": ' + "9" * 400 + "}",
         '{"prompt_ids": [-1], "response_ids": ["x"], "response_mask": [null], "logprobs": [null], "segments": 7}',
         '{"prompt_ids": [1], "response_ids": [2], "response_mask": [2], "logprobs": [-1e300], "segments": [1, {}]}',
