@@ -29,7 +29,8 @@ function curve(name, points) {
     const [, zero] = at([left, 0]);
     picture.append(svg("line", { x1: 0, x2: width, y1: zero, y2: zero, class: "axis" }));
   }
-  picture.append(svg("polyline", { points: places.map((each) => each.map((n) => n.toFixed(1)).join()).join(" "), class: "line" }));
+  picture.append(svg("polyline",
+    { points: places.map((each) => each.map((n) => n.toFixed(1)).join()).join(" "), class: "line" }));
   const every = Math.ceil(known.length / 150);
   known.forEach(([x, y], i) => {
     if (i % every && i !== known.length - 1) return;
@@ -50,13 +51,14 @@ function shares(title, pairs, write = String, hint = () => null, first = 1) {
   let from = 0;
   for (const [name, count, colour] of known) {
     const width = (100 * count) / total;
-    bar.append(titled(svg("rect", { x: from, width, height: 8, class: colour }), `${onLine(name, 60)}: ${percent(count / total)}`));
+    bar.append(titled(svg("rect", { x: from, width, height: 8, class: colour }),
+      `${onLine(name, 60)}: ${percent(count / total)}`));
     from += width;
   }
-  const lines = known.map(([name, count, colour]) => el("tr", { title: hint(name) },
-    el("th", { scope: "row" }, el("i", { class: `key ${colour}` }), onLine(name, 60) || "none"),
-    el("td", { class: "number", "data-name": name }, write(count)), el("td", { class: "number" }, percent(count / total))));
-  return el("section", { class: "card" }, el("h3", {}, title), bar, el("table", { class: "shares" }, el("tbody", {}, lines)));
+  const lines = known.map(([name, count, colour]) => [
+    el("span", { title: hint(name) }, el("i", { class: `key ${colour}` }), onLine(name, 60) || "none"),
+    numberCell(write(count), { "data-name": name }), numberCell(percent(count / total))]);
+  return card(title, bar, tableOf("shares", lines));
 }
 
 // Columns of parts that add up, one for each step; `matrix[step][part]`.
@@ -66,7 +68,8 @@ function stack(title, labels, names, matrix, whole = true, first = 1) {
   const most = Math.max(...totals);
   if (labels.length < 2 || !most) return null;
   const step = width / labels.length;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "stack", preserveAspectRatio: "none",
+  const picture = svg("svg",
+    { viewBox: `0 0 ${width} ${height}`, role: "img", class: "stack", preserveAspectRatio: "none",
     "aria-label": `${title} by step; the table beside it has the sums` });
   matrix.forEach((parts, i) => {
     let top = height;
@@ -74,9 +77,12 @@ function stack(title, labels, names, matrix, whole = true, first = 1) {
     parts.forEach((each, k) => {
       const size = (each / ((whole ? totals[i] : most) || 1)) * height;
       top -= size;
-      if (size > 0) column.append(svg("rect", { x: i * step, y: top, width: Math.max(0.5, step - (step > 4 ? 1 : 0)), height: size, class: `c${(k + first) % 8}` }));
+      if (size > 0) column.append(svg("rect",
+        { x: i * step, y: top, width: Math.max(0.5, step - (step > 4 ? 1 : 0)), height: size,
+        class: `c${(k + first) % 8}` }));
     });
-    const says = names.map((name, k) => [name, parts[k]]).filter(([, each]) => each).map(([name, each]) => `${onLine(name, 40)} ${number(each)}`);
+    const says = names.map((name, k) => [name, parts[k]]).filter(([, each]) => each).map(([name, each]) =>
+      `${onLine(name, 40)} ${number(each)}`);
     picture.append(titled(column, `step ${labels[i]}: ${says.join(", ")}`));
   });
   return el("figure", { class: "card stacked" }, el("figcaption", {}, `${title} by step`), picture,

@@ -61,9 +61,11 @@ async function recordOf(row) {
 }
 
 // The whole row without its tokens, and how many of its characters were cut.
-const body = remembering(KEPT_BODIES, async (row) => (await recordOf(row)) ?? { cut: 0, row: { error: value("stop_reason", row) } });
+const body = remembering(KEPT_BODIES,
+  async (row) => (await recordOf(row)) ?? { cut: 0, row: { error: value("stop_reason", row) } });
 
-const rows = { count: 0, steps: [], columns: new Map(), extras: [], prompts: [], started: [], spans: [], phases: [], places: [] };
+const rows = { count: 0, steps: [], columns: new Map(), extras: [], prompts: [], started: [], spans: [], phases: [],
+  places: [] };
 
 async function readIndex() {
   facts = await unpackJson(byId("facts").textContent);
@@ -92,7 +94,10 @@ const sum = (values) => values.reduce((total, each) => total + each, 0);
 const label = (row) => facts.steps[rows.steps[row]].label;
 
 // Characters that a reader would not see, or that would reorder what is read, become ones that are seen.
-const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ue000-\uf8ff\ud800-\udfff]|[\u{e0000}-\u{e0fff}\u{f0000}-\u{10ffff}]/gu;
+const UNSEEN = new RegExp(String.raw`[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5` +
+  String.raw`\u180b-\u180f\u200b-\u200f\u2028-\u202e` +
+  String.raw`\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ue000-\uf8ff\ud800-\udfff]` +
+  String.raw`|[\u{e0000}-\u{e0fff}\u{f0000}-\u{10ffff}]`, "gu");
 
 function visible(text) {
   return String(text).replaceAll("\r\n", "\n").replace(UNSEEN, (each) => {
@@ -115,13 +120,22 @@ function number(each) {
 // Cells of a font of fixed width.
 function wide(text) {
   let cells = 0;
-  for (const each of text) cells += each.codePointAt(0) >= 0x1100 && each !== "…" && each !== "‹" && each !== "›" ? 2 : 1;
+  for (const each of text) cells += each.codePointAt(0) >= 0x1100 && !"…‹›".includes(each) ? 2 : 1;
   return cells;
 }
 
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
-const seconds = (each) => (each >= 100 ? `${each.toFixed(0)} s` : each >= 1 ? `${each.toFixed(1)} s` : `${(1000 * each).toFixed(0)} ms`);
+const seconds = (each) =>
+  (each >= 100 ? `${each.toFixed(0)} s` : each >= 1 ? `${each.toFixed(1)} s` : `${(1000 * each).toFixed(0)} ms`);
 const many = (count, one, more = `${one}s`) => `${count} ${count === 1 ? one : more}`;
+
+// A table of lines, each a heading and its cells.
+const tableOf = (cls, lines) =>
+  el("table", { class: cls }, el("tbody", {}, lines.filter(Boolean).map(([head, ...cells]) =>
+  el("tr", {}, el("th", { scope: "row" }, head),
+    cells.map((each) => (each instanceof Node ? each : el("td", {}, each)))))));
+const numberCell = (text, attributes) => el("td", { class: "number", ...attributes }, text);
+const card = (title, ...content) => el("section", { class: "card" }, el("h3", {}, title), content);
 
 // An element. Attributes are names and plain values; `on` has listeners; children are nodes or texts.
 function el(tag, attributes, ...children) {
@@ -130,6 +144,6 @@ function el(tag, attributes, ...children) {
     if (name === "on") for (const [event, listener] of Object.entries(each)) node.addEventListener(event, listener);
     else if (each !== null && each !== undefined && each !== false) node.setAttribute(name, each === true ? "" : each);
   }
-  node.append(...children.flat().filter((each) => each !== null && each !== undefined));
+  node.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
   return node;
 }

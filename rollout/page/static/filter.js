@@ -4,7 +4,8 @@ const OP = "!=|>=|<=|!~|=|>|<|~";
 const WORD = String.raw`[^\s()"=<>~!]+`;
 const QUOTED = String.raw`"(?:[^"\\]|\\[^])*"`;
 const TERM = new RegExp(
-  String.raw`\s*(?<nots>(?:not\s+(?!${OP}))*)(?:(?<name>${WORD})\s*(?<op>${OP})\s*(?<value>${QUOTED}|${WORD})?|(?<text>${QUOTED}|${WORD}))`,
+  String.raw`\s*(?<nots>(?:not\s+(?!${OP}))*)` +
+    String.raw`(?:(?<name>${WORD})\s*(?<op>${OP})\s*(?<value>${QUOTED}|${WORD})?|(?<text>${QUOTED}|${WORD}))`,
   "y",
 );
 const FLAGS = { true: true, yes: true, 1: true, false: false, no: false, 0: false };
@@ -115,7 +116,8 @@ function texts(record, name) {
   if (name === "calls") return calls;
   if (name !== "text") return strings(record[name]);
   const messages = objects(record.messages).map((message) => message.content);
-  return strings([record.input, record.output, record.gts, record.error, messages, record.uid, record.request_id]).concat(calls);
+  return strings([record.input, record.output, record.gts, record.error, messages, record.uid,
+    record.request_id]).concat(calls);
 }
 
 function strings(each) {
@@ -152,8 +154,10 @@ function sortedBy(list, get, descending) {
   const pairs = list.map((row) => [get(row), row]);
   const order = ([a], [b]) => {
     const numbers = (typeof b === "number") - (typeof a === "number");
-    const step = numbers || (typeof a === "number" ? a - b : String(a) < String(b) ? -1 : String(a) > String(b) ? 1 : 0);
+    const step = numbers
+      || (typeof a === "number" ? a - b : String(a) < String(b) ? -1 : String(a) > String(b) ? 1 : 0);
     return descending ? -step : step;
   };
-  return [...pairs.filter(([each]) => known(each)).sort(order), ...pairs.filter(([each]) => !known(each))].map(([, row]) => row);
+  return [...pairs.filter(([each]) => known(each)).sort(order),
+    ...pairs.filter(([each]) => !known(each))].map(([, row]) => row);
 }

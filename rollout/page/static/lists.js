@@ -7,7 +7,8 @@ class List {
     Object.assign(this, { height, draw, open, moved, count: 0, cursor: 0, lines: new Map() });
     this.inner = el("div", { class: "lines", role: "presentation" });
     this.node = el("div", { class: `list ${cls}`, tabindex: 0, role: "listbox", "aria-label": label,
-      on: { scroll: () => this.later(), keydown: (event) => this.key(event), click: (event) => this.click(event) } }, head, this.inner);
+      on: { scroll: () => this.later(), keydown: (event) => this.key(event), click: (event) => this.click(event) } },
+        head, this.inner);
     this.head = head;
     new ResizeObserver(() => this.later()).observe(this.node);
   }
@@ -78,7 +79,8 @@ class List {
   key(event) {
     if (event.target !== this.node || event.ctrlKey || event.metaKey || event.altKey) return;
     const page = Math.max(1, Math.floor(this.space / this.height) - 1);
-    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -this.count, g: -this.count, End: this.count, G: this.count };
+    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -this.count,
+      g: -this.count, End: this.count, G: this.count };
     if (Object.hasOwn(moves, event.key)) this.move(this.cursor + moves[event.key]);
     else if (event.key === "Enter" && this.count) this.open(this.cursor);
     else return;
@@ -96,7 +98,8 @@ class List {
 
 function padded(text, width, left) {
   const shown = String(text), size = wide(shown);
-  if (size > width) return shown.length === size ? `${shown.slice(0, width - 1)}…` : padded([...shown].slice(0, width >> 1).join(""), width, left);
+  if (size > width) return shown.length === size ? `${shown.slice(0, width - 1)}…`
+    : padded([...shown].slice(0, width >> 1).join(""), width, left);
   return left ? " ".repeat(width - size) + shown : shown + " ".repeat(width - size);
 }
 
@@ -107,7 +110,9 @@ function table({ label, columns, open, sort, sorted, cls }) {
   const head = place(el("div", { class: "head" }, columns.map((each) => {
     if (!sorted) return el("span", { class: each.number ? "number" : "" }, each.title);
     const mark = !each.key ? "" : sort === `-${each.key}` ? " ▾" : sort === each.key ? " ▴" : "";
-    return el("button", { class: each.number ? "number" : "", title: each.help, "aria-label": `sort by ${each.title}${mark && ", sorted"}`,
+    return el("button",
+      { class: each.number ? "number" : "", title: each.help,
+      "aria-label": `sort by ${each.title}${mark && ", sorted"}`,
       on: { click: () => sorted(each.key) } }, each.title + mark);
   })));
   // One text a line, in a font of fixed width: a line of twenty elements would be seen while one scrolls.

@@ -15,7 +15,8 @@ const bytesOf = (id) => {
 // The text of one id alone, for lists.
 function tokenText(id) {
   const bytes = bytesOf(id);
-  return bytes === undefined ? `id ${id}` : shownToken(new TextDecoder().decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0)))) || "·";
+  return bytes === undefined ? `id ${id}`
+    : shownToken(new TextDecoder().decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0)))) || "·";
 }
 
 const shownToken = (text) => visible(text.replaceAll("\n", "↵").replaceAll("\t", "⇥"));
@@ -25,7 +26,8 @@ function decode(ids, from, to, texts) {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   for (let i = from; i < to; i++) {
     const bytes = bytesOf(ids[i]);
-    texts.push(bytes === undefined ? `‹${ids[i]}›` : decoder.decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0)), { stream: i + 1 < to }));
+    texts.push(bytes === undefined ? `‹${ids[i]}›`
+      : decoder.decode(Uint8Array.from(bytes, (each) => each.charCodeAt(0)), { stream: i + 1 < to }));
   }
 }
 
@@ -33,20 +35,22 @@ function halves(view, at, count) {
   const found = new Float32Array(count);
   for (let i = 0; i < count; i++) {
     const bits = view.getUint16(at + 2 * i, true), exponent = (bits >> 10) & 31, fraction = bits & 1023;
-    const size = exponent === 31 ? (fraction ? NaN : Infinity) : exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction;
+    const size = exponent === 31 ? (fraction ? NaN : Infinity) : exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024)
+      : 2 ** -24 * fraction;
     found[i] = bits & 0x8000 ? -size : size;
   }
   return found;
 }
 
-// {problem} or {count, ids, kinds, cut, logprobs, gaps, versions, texts}, all parts of the trajectory one after another.
+// {problem}, or lists with an entry for each token, all parts of the trajectory one after another.
 const unpackedTokens = remembering(4, async (row) => {
   const bytes = await bytesOfRow(row, 1);
   if (bytes === null) return { problem: "this line holds no row" };
   const { buffer } = bytes.slice(), view = new DataView(buffer), size = view.getUint32(0, true);  // a copy is aligned
   const { problem, parts, trainer } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
   if (problem) return { problem };
-  const count = sum(parts.map((each) => each.prompt + each.response)), sampled = sum(parts.map((each) => each.response));
+  const count = sum(parts.map((each) => each.prompt + each.response)),
+    sampled = sum(parts.map((each) => each.response));
   let at = 4 + size;
   const ids = new Uint32Array(buffer, at, count), mask = new Uint8Array(buffer, at + 4 * count, sampled);
   at += 4 * count + sampled;
@@ -72,7 +76,8 @@ const unpackedTokens = remembering(4, async (row) => {
   return { count, ids, kinds, cut, logprobs, gaps: gap ? gaps : null, versions, texts, starts };
 });
 
-const heat = (logprob) => (Number.isNaN(logprob) ? null : HEAT.filter((bound) => Math.exp(Math.min(0, logprob)) < bound).length);
+const heat = (logprob) =>
+  (Number.isNaN(logprob) ? null : HEAT.filter((bound) => Math.exp(Math.min(0, logprob)) < bound).length);
 
 // Lines of [token, text]; a line break of a token is seen, and breaks the line behind it.
 function tokenLines(found, width) {
@@ -97,45 +102,107 @@ function tokenLines(found, width) {
   return lines;
 }
 
-async function tokensOf(row, at) {
-  const found = await unpackedTokens(row);
-  if (found.problem) return el("p", {}, `No tokens: ${visible(found.problem)}.`);
-  let lines = [[]], cursor = at >= 0 && at < found.count ? at : Math.max(0, found.kinds.findIndex((kind) => kind > 0));
-  const status = el("p", { class: "token-status", role: "status" }), legend = el("p", { class: "legend" });
-  const list = new List({ label: "tokens; left and right move, x goes to the next unlikely one, m changes colours", height: 22, cls: "tokens", draw: (i) => lines[i].map(([token, text]) => {
-    const colour = colours === "kind" ? "" : `h${colours === "p" ? heat(found.logprobs[token]) : gapClass(found.gaps?.[token])}`;
-    return el("span", { class: `t k${found.kinds[token]} ${found.cut[token] ? "cut" : ""} ${token === cursor ? "here" : ""} ${colours === "kind" ? (token % 2 ? "odd" : "") : "edge"} ${colour}`, "data-token": token }, text);
-  }) });
-  const lineOf = (token) => { let [a, b] = [0, lines.length - 1]; while (a < b) { const middle = (a + b + 1) >> 1; if (lines[middle].length && lines[middle][0][0] <= token) a = middle; else b = middle - 1; } return a; };
-  const put = (token, focus = true) => {
-    cursor = Math.max(0, Math.min(token, found.count - 1));
-    list.cursor = lineOf(cursor);
-    list.again();
-    list.reveal();
-    status.textContent = aboutToken(found, cursor);
-    if (focus) list.node.focus({ preventScroll: true });
-  };
-  const third = () => { list.node.scrollTop = Math.max(0, list.cursor * list.height - list.space / 3); };
-  const lay = () => { const width = Math.max(20, Math.floor((list.node.clientWidth - 24) / cellWidth(list.node))); lines = tokenLines(found, width); list.show(lines.length); put(cursor, false); third(); };
-  const recolour = () => { colours = { kind: "p", p: found.gaps ? "gap" : "kind", gap: "kind" }[colours]; tell(); list.again(); };
-  const tell = () => legend.replaceChildren(...legendOf(found), " ", el("button", { on: { click: recolour } }, "other colours (m)"));
-  const unlikely = () => { for (let k = 1; k <= found.count; k++) { const token = (cursor + k) % found.count; if ((heat(found.logprobs[token]) ?? 0) >= 3) return put(token); } return null; };
-  list.node.addEventListener("keydown", (event) => {
-    const line = list.cursor, moves = { ArrowLeft: cursor - 1, h: cursor - 1, ArrowRight: cursor + 1, l: cursor + 1, ArrowUp: lines[line - 1]?.[0][0], ArrowDown: lines[line + 1]?.[0][0], PageDown: lines[Math.min(lines.length - 1, line + 20)]?.[0]?.[0], PageUp: lines[Math.max(0, line - 20)]?.[0]?.[0], Home: 0, End: found.count - 1 };
+// The view of a trajectory's tokens; its cursor is a token.
+class TokenView {
+  constructor(found, at) {
+    const first = Math.max(0, found.kinds.findIndex((kind) => kind > 0));
+    Object.assign(this, { found, lines: [[]], cursor: at >= 0 && at < found.count ? at : first });
+    this.status = el("p", { class: "token-status", role: "status" });
+    this.legend = el("p", { class: "legend" });
+    const label = "tokens; left and right move, x goes to the next unlikely one, m changes colours";
+    this.list = new List({ label, height: 22, cls: "tokens", draw: (i) => this.lines[i].map((run) => this.run(run)) });
+    this.list.node.addEventListener("keydown", (event) => this.key(event), true);
+    this.list.node.addEventListener("click", (event) => {
+      if (event.target.dataset.token !== undefined) this.put(Number(event.target.dataset.token));
+    });
+    this.tell();
+    new ResizeObserver(() => this.lay()).observe(this.list.node);
+  }
+
+  get node() {
+    const { problem } = facts.vocabulary;
+    return el("div", { class: "token-view" },
+      problem ? el("p", { class: "warning" }, `Ids instead of texts: ${visible(problem)}.`) : null,
+      this.legend, this.status, el("div", { class: "split" }, this.list.node,
+        surprising(this.found, (to) => this.put(to))));
+  }
+
+  run([token, text]) {
+    const { kinds, cut, logprobs, gaps } = this.found, classes = ["t", `k${kinds[token]}`];
+    if (cut[token]) classes.push("cut");
+    if (token === this.cursor) classes.push("here");
+    if (colours === "kind") classes.push(token % 2 ? "odd" : "even");
+    else classes.push("edge", `h${colours === "p" ? heat(logprobs[token]) : gapClass(gaps[token])}`);
+    return el("span", { class: classes.join(" "), "data-token": token }, text);
+  }
+
+  // Lines for the width that the list has now; the cursor's is at a third of the height.
+  lay() {
+    const { node } = this.list;
+    if (!node.clientWidth || node.clientWidth === this.laid) return;
+    this.laid = node.clientWidth;
+    this.lines = tokenLines(this.found, Math.max(20, Math.floor((node.clientWidth - 24) / cellWidth(node))));
+    this.list.show(this.lines.length);
+    this.put(this.cursor, false);
+    node.scrollTop = Math.max(0, this.list.cursor * this.list.height - this.list.space / 3);
+  }
+
+  put(token, focus = true) {
+    this.cursor = Math.max(0, Math.min(token, this.found.count - 1));
+    const next = this.lines.findIndex((line) => line.length && line[0][0] > this.cursor);
+    this.list.cursor = (next < 0 ? this.lines.length : next) - 1;
+    this.list.again();
+    this.list.reveal();
+    this.status.textContent = aboutToken(this.found, this.cursor);
+    if (focus) this.list.node.focus({ preventScroll: true });
+  }
+
+  recolour() {
+    if (!this.found.gaps && colours === "gap") colours = "p";
+    colours = { kind: "p", p: this.found.gaps ? "gap" : "kind", gap: "kind" }[colours];
+    this.tell();
+    this.list.again();
+  }
+
+  tell() {
+    if (!this.found.gaps && colours === "gap") colours = "p";
+    const button = el("button", { on: { click: () => this.recolour() } }, "other colours (m)");
+    this.legend.replaceChildren(...legendOf(this.found), " ", button);
+  }
+
+  // To the next token of the two unlikely classes.
+  unlikely() {
+    for (let k = 1; k <= this.found.count; k++) {
+      const token = (this.cursor + k) % this.found.count;
+      if ((heat(this.found.logprobs[token]) ?? 0) >= 3) return this.put(token);
+    }
+    return null;
+  }
+
+  key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key in moves) { if (moves[event.key] !== undefined) put(moves[event.key]); } else if (event.key === "x") unlikely(); else if (event.key === "m") recolour(); else return;
+    const { cursor, lines } = this, at = this.list.cursor, begin = (line) =>
+      lines[Math.max(0, Math.min(lines.length - 1, line))]?.[0]?.[0] ?? cursor;
+    const moves = { ArrowLeft: cursor - 1, h: cursor - 1, ArrowRight: cursor + 1, l: cursor + 1, Home: 0,
+      End: this.found.count - 1, ArrowUp: begin(at - 1), ArrowDown: begin(at + 1), PageUp: begin(at - 20),
+      PageDown: begin(at + 20) };
+    if (Object.hasOwn(moves, event.key)) this.put(moves[event.key]);
+    else if (event.key === "x") this.unlikely();
+    else if (event.key === "m") this.recolour();
+    else return;
     event.preventDefault();
     event.stopImmediatePropagation();
-  }, true);
-  list.node.addEventListener("click", (event) => { const token = event.target.dataset.token; if (token !== undefined) put(Number(token)); });
-  tell();
-  requestAnimationFrame(lay);
-  new ResizeObserver(() => { if (list.node.clientWidth !== list.laid) { list.laid = list.node.clientWidth; lay(); } }).observe(list.node);
-  return el("div", { class: "token-view" }, facts.vocabulary.problem ? el("p", { class: "warning" }, `Ids instead of texts: ${visible(facts.vocabulary.problem)}.`) : null,
-    legend, status, el("div", { class: "split" }, list.node, surprising(found, put)));
+  }
 }
 
-const gapClass = (gap) => (gap === undefined || Number.isNaN(gap) ? null : [0.001, 0.01, 0.1, 1].filter((bound) => Math.abs(gap) >= bound).length);
+async function tokensOf(row, at) {
+  const found = await unpackedTokens(row);
+  return found.problem ? el("p", {}, `No tokens: ${visible(found.problem)}.`) : new TokenView(found, at).node;
+}
+
+const gapClass = (gap) =>
+  (gap === undefined || Number.isNaN(gap) ? null
+  : [0.001, 0.01, 0.1, 1].filter((bound) => Math.abs(gap) >= bound).length);
 
 function cellWidth(node) {
   const probe = el("span", { class: "t" }, "0".repeat(100));
@@ -148,9 +215,15 @@ function cellWidth(node) {
 const versionAt = (found, token) => found.versions.findLast(([start]) => start <= token)?.[1] ?? "";
 
 function aboutToken(found, token) {
-  const logprob = found.logprobs[token], parts = [`${KINDS[found.kinds[token]]}${found.cut[token] ? ", cut" : ""}`, `mask ${Number(found.kinds[token] === 1)}`, `at ${token}`, `id ${found.ids[token]}`, `“${shownToken(found.texts[token]) || "·"}”`];
-  if (!Number.isNaN(logprob)) parts.push(`logprob ${logprob.toPrecision(3)}`, `p ${Math.exp(Math.min(0, logprob)).toFixed(3)}`);
-  if (found.gaps && !Number.isNaN(found.gaps[token])) parts.push(`trainer ${(logprob + found.gaps[token]).toPrecision(3)}`, `ratio ${Math.exp(found.gaps[token]).toFixed(4)}`);
+  const logprob = found.logprobs[token],
+    parts = [`${KINDS[found.kinds[token]]}${found.cut[token] ? ", cut" : ""}`,
+    `mask ${Number(found.kinds[token] === 1)}`, `at ${token}`, `id ${found.ids[token]}`,
+    `“${shownToken(found.texts[token]) || "·"}”`];
+  if (!Number.isNaN(logprob)) parts.push(`logprob ${logprob.toPrecision(3)}`,
+    `p ${Math.exp(Math.min(0, logprob)).toFixed(3)}`);
+  const gap = found.gaps?.[token] ?? NaN;
+  if (!Number.isNaN(gap))
+    parts.push(`trainer ${(logprob + gap).toPrecision(3)}`, `ratio ${Math.exp(gap).toFixed(4)}`);
   const version = versionAt(found, token);
   if (version) parts.push(`weights ${onLine(version, 40)}`);
   return parts.join("  ");
@@ -161,7 +234,8 @@ function legendOf(found) {
   if (found.cut.some(Boolean)) kinds.push(el("span", { class: "t k0 cut" }, "cut"));
   if (colours === "kind") return kinds.flatMap((each) => [each, " "]);
   const names = colours === "p" ? HEAT_NAMES : ["<0.001", "≥0.001", "≥0.01", "≥0.1", "≥1"];
-  return [colours === "p" ? "p " : "|trainer − engine| ", ...names.flatMap((name, i) => [el("span", { class: `t k1 h${i}` }, name), " "])];
+  return [colours === "p" ? "p " : "|trainer − engine| ",
+    ...names.flatMap((name, i) => [el("span", { class: `t k1 h${i}` }, name), " "])];
 }
 
 function surprising(found, put) {
@@ -170,6 +244,8 @@ function surprising(found, put) {
   order.sort((a, b) => found.logprobs[a] - found.logprobs[b]);
   const top = order.slice(0, MOST_SURPRISING);
   const list = new List({ label: "sampled tokens by surprise", height: 22, cls: "surprise", open: (i) => put(top[i]),
-    draw: (i) => el("div", { class: "cells" }, el("span", { class: "number" }, `${i + 1}.`), el("span", { class: "number" }, found.logprobs[top[i]].toFixed(2)), el("code", {}, shownToken(found.texts[top[i]]).slice(0, 40) || "·")) });
+    draw: (i) => el("div", { class: "cells" }, el("span", { class: "number" }, `${i + 1}.`),
+      el("span", { class: "number" }, found.logprobs[top[i]].toFixed(2)),
+      el("code", {}, shownToken(found.texts[top[i]]).slice(0, 40) || "·")) });
   return el("section", { class: "by-surprise" }, el("h3", {}, "By surprise"), list.show(top.length).node);
 }

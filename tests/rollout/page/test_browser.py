@@ -129,6 +129,7 @@ def test_a_trajectory_reads_as_people_read_it(tab: Tab, played: Path) -> None:
     text = tab.text()
     assert "turn 1" in text
     assert "✗ program_error" in text
+    assert tab.all(".call .code") == ["fail"]
     assert "Traceback\n␛[31mred" in text
     assert "⟨call 1⟩" in text
 
@@ -170,6 +171,8 @@ def test_tokens_are_those_of_the_dump(tab: Tab, chat: ChatTemplate, tokenizer: H
     text = "".join(text.replace("↵", "\n") for text, _ in found if text != "·")
     assert text == "".join(piece.text for piece in _pieces(tokenizer, record)).replace("\u200d", "‹200d›")
     assert [" cut" in classes for _, classes in found] == [at < len(kinds) - _count(record) for at in range(len(kinds))]
+    assert tab.all(".surprise .line")[0].split()[:2] == ["1.", "-1.50"]
+    assert tab.page.locator(".surprise .line").first.is_visible()
     tab.page.locator(".tokens .k1:not(.cut)").first.click()
     status = tab.text(".token-status")
     assert f"id {said[0]}" in status

@@ -11,6 +11,7 @@ import pytest
 
 from executor_service import Cause
 from fairbox.errors import ConfigError, FairboxError
+from rollout.cli import main
 from rollout.dump import read_dump
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
@@ -111,6 +112,15 @@ def test_curves_of_a_training_run_are_found_above_its_steps(tmp_path: Path) -> N
     assert "no trained model" in facts["unfinished"]
     (tmp_path / "model").mkdir()
     assert page_facts(page_of(tmp_path))["unfinished"] == ""
+
+
+def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_dump(tmp_path / "run", *results())
+    assert main(["report", str(tmp_path / "run" / "1.jsonl"), f"to={tmp_path / 'new' / 'a.html'}"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new' / 'a.html'}\n"
+    assert len(page_facts(tmp_path / "new" / "a.html")["steps"]) == 1
+    assert main(["report", str(tmp_path / "nothing")]) != 0
+    assert "neither a folder nor a file" in capsys.readouterr().err
 
 
 def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
