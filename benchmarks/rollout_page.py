@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.rows import Row, figure, skipped
 from rollout.page import write_page
-from rollout.viewer.rows.index import DumpFolder, StepFile
+from rollout.viewer.rows.index import StepFile
 
 ROWS = int(os.environ.get("PAGE_ROWS", "5000"))
 PROMPT, TURNS, SAMPLED, INSERTED = 500, 6, 1000, 250
@@ -72,7 +72,7 @@ def _writing(folder: Path) -> list[Row]:
     reading = time.thread_time() - began
     del file
     before, all_cpu, began = _peak_mb(), time.process_time(), time.thread_time()
-    page = write_page(DumpFolder(folder))
+    page = write_page(folder)
     writing, cpu = time.thread_time() - began, time.process_time() - all_cpu
     parts = folder / "report-parts"
     size = sum(each.stat().st_size for each in (page, *(parts.iterdir() if parts.is_dir() else ())))

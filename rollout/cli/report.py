@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fairbox.config import load, setting
 from rollout.cli.commands import with_path
-from rollout.viewer.rows.index import DumpFolder
 
 
 @dataclass(frozen=True)
@@ -34,5 +33,5 @@ def main(argv: Sequence[str]) -> int:
     from rollout.page import write_page  # jinja2 and rewards take a while
 
     to = None if config.to is None else Path(config.to).expanduser()
-    print(write_page(DumpFolder(Path(config.path).expanduser()), to, config.tokenizer))
+    print(write_page(Path(config.path).expanduser(), to, config.tokenizer))
     return 0

@@ -41,6 +41,8 @@ _MAX_SMALL_FILE = 64 << 20
 """Most bytes of a run's figures that are read."""
 _PROGRAMS = ("data.js", "filter.js", "charts.js", "lists.js", "run.js", "row.js", "tokens.js", "main.js")
 """Files of the page's program, in their order."""
+_ROLLOUTS = "rollouts"
+"""Folder in which `fairbox train` keeps its steps, below its own."""
 _COLUMNS = {name: each for name, each in FIELDS.items() if each.kind != "read"}
 
 
@@ -147,9 +149,11 @@ def _spans(turns: Any) -> list[list[float]]:
     return [[_seconds(each, key) for key in ("began_s", "sampled_s", "answered_s")] for each in known[:_MAX_SPANS]]
 
 
-def write_page(folder: DumpFolder, to: Path | None = None, tokenizer: str | None = None) -> Path:
-    """Writes the page of the steps of `folder`; its path, which is `report.html` beside the run unless `to` names
-    another. Raises ConfigError for a folder without steps, and FairboxError if a file can't be read or written."""
+def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None) -> Path:
+    """Writes the page of the run or dump at `path`; the page's path, which is `report.html` beside the run unless `to`
+    names another. Raises ConfigError if there are no steps, and FairboxError if a file can't be read or written."""
+    steps = path / _ROLLOUTS  # of a training run, whose evaluations may be newer
+    folder = DumpFolder(steps if steps.is_dir() and (path / TRAINING).is_file() else path)
     if not folder.steps:
         raise ConfigError(f"path is {str(folder.path)!r}, which has no steps yet")
     home = _home(folder)
@@ -250,10 +254,10 @@ def _unfinished(home: Path, summary: Any, training: list[Any], reader: _Reader) 
 
 
 def _home(folder: DumpFolder) -> Path:
-    """The folder of the run: of a training run the one above its steps."""
+    """The folder of the run: of a training run the one above its steps. Its evaluations are a run for themselves."""
     path = folder.path if folder.path.is_dir() else folder.path.parent
     above = path.resolve().parent
-    return above if (above / TRAINING).is_file() and not (path / SUMMARY).exists() else path
+    return above if path.resolve().name == _ROLLOUTS and (above / TRAINING).is_file() else path
 
 
 def _trained(home: Path) -> list[Path]:

@@ -76,7 +76,7 @@ function stacksBySteps() {
     return stack(title, labels, names, steps.map((each) => names.map((name) => each[key][name] ?? 0)));
   });
   const seconds_ = steps.map((each) => facts.phases.map((name) => each.phase_seconds[name]));
-  return [...stacks, stack("Seconds by phase", labels, facts.phases, seconds_, false, 0)];
+  return [...stacks, stack("Seconds of phases", labels, facts.phases, seconds_, false, 0)];
 }
 
 const KNOWN_CURVES = ["reward", "eval/reward", "policy_loss", "kl_loss", "approx_kl", "entropy", "clipped",

@@ -16,14 +16,13 @@ import pytest
 from rollout.dump import DumpWriter, record_of
 from rollout.loop import Task, TrajectoryResult
 from rollout.page import write_page
-from rollout.viewer.rows.index import DumpFolder
 
 DEADLINE_MS = 60_000
 _INSTALL = "apt-get install -y --no-install-recommends chromium && pip install playwright"
 
 
 def page_of(folder: Path, **options: Any) -> Path:
-    return write_page(DumpFolder(folder), **options)
+    return write_page(folder, **options)
 
 
 def page_facts(page: Path) -> Any:

@@ -110,6 +110,9 @@ def test_curves_of_a_training_run_are_found_above_its_steps(tmp_path: Path) -> N
     facts = page_facts(page)
     assert facts["training"] == [{"step": 1, "reward": 0.5, "grad_norm": None}]
     assert "no trained model" in facts["unfinished"]
+    write_dump(tmp_path / "evaluations", *results())
+    evaluations = page_of(tmp_path / "evaluations")
+    assert (evaluations.parent.name, page_facts(evaluations)["training"]) == ("evaluations", [])
     (tmp_path / "model").mkdir()
     assert page_facts(page_of(tmp_path))["unfinished"] == ""
 
