@@ -73,6 +73,15 @@ def _cut(value: Any, budget: _Budget) -> Any:
     return value
 
 
+def finite(value: Any) -> float | None:
+    """A number as a float; None for anything else, and for one that no float holds."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def token_body(record: Mapping[str, Any]) -> bytes:
     """The tokens of all parts of a row, or why there are none."""
     earlier = record.get("earlier")

@@ -7,7 +7,6 @@ and is in no other figure. Held are some numbers of each row, no text but those 
 from __future__ import annotations
 
 import heapq
-import math
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.metrics import PHASES
+from rollout.page.bodies import finite
 from rollout.rewards.agreement import is_case
 from rollout.viewer.rows.groups import scores_of
 from rollout.viewer.rows.summary import RowSummary
@@ -61,8 +61,7 @@ class DumpFigures:
         timings = record.get("timings")
         for phase, key in PHASES.items():
             seconds = timings.get(key) if isinstance(timings, dict) else None
-            if isinstance(seconds, int | float) and math.isfinite(seconds):
-                self._phases[phase] += seconds
+            self._phases[phase] += finite(seconds) or 0.0
         if row.masked:
             self._masked[row.cause, bool(row.outcomes)] += 1
         elif scores := scores_of([row]):
@@ -70,8 +69,8 @@ class DumpFigures:
             self._scores += scores
             parts = record.get("reward_parts")
             for name, value in parts.items() if isinstance(parts, dict) else ():
-                if isinstance(value, int | float) and math.isfinite(value) and not is_case(name):
-                    self._parts[name].append(value)
+                if (known := finite(value)) is not None and not is_case(name):
+                    self._parts[name].append(known)
 
     def facts(self) -> dict[str, Any]:
         """Figures by the names of `summary.json`, and some that it has not."""
@@ -134,16 +133,16 @@ class RunFindings:
             bound = -self._tokens[0][0] if len(self._tokens) == _TOP else 0.0
             if len(ids) == len(logprobs) and min(logprobs, default=0.0) < bound:
                 for at in heapq.nsmallest(_TOP, range(len(ids)), key=logprobs.__getitem__):
-                    if math.isfinite(logprobs[at]) and logprobs[at] < 0.0 and isinstance(ids[at], int):
-                        _keep(self._tokens, (-float(logprobs[at]), number, offset + len(prompt) + at, ids[at]))
+                    logprob = finite(logprobs[at])
+                    if logprob is not None and logprob < 0.0 and isinstance(ids[at], int):
+                        _keep(self._tokens, (-logprob, number, offset + len(prompt) + at, ids[at]))
         except TypeError:  # logprobs that are no numbers
             return len(prompt) + len(ids)
         return len(prompt) + len(ids)
 
     def _call(self, number: int, position: int, call: Mapping[str, Any]) -> None:
         name, outcome = str(call.get("name") or "")[:80], str(call.get("outcome") or "")[:40]
-        times = [call.get(key) for key in ("wait_s", "run_s")]
-        seconds = sum(float(each) for each in times if isinstance(each, int | float) and math.isfinite(each))
+        seconds = sum(finite(call.get(key)) or 0.0 for key in ("wait_s", "run_s"))
         if seconds > 0:
             _keep(self._slow, (seconds, number, position, name, outcome))
         if outcome and outcome != "ok":

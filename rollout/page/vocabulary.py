@@ -27,6 +27,8 @@ def vocabulary_of(names: Iterable[str], ids: Iterable[int]) -> dict[int, str]:
             return dict(_entries(folder, ids))
         except FairboxError as error:
             first = first or error
+        except Exception as error:  # the boundary to names and files of unknown origin
+            first = first or DecoderError(f"model {name[:80]!r} has no tokenizer that can be read: {error}")
     raise first or DecoderError("no tokenizer is known; set tokenizer to its folder to see tokens")
 
 
@@ -36,7 +38,9 @@ def _entries(folder: Path, ids: Iterable[int]) -> Iterator[tuple[int, str]]:
     by_bytes = "ByteLevel" in repr(tokenizer.decoder)
     characters = _byte_characters()
     for number in ids:
-        token = added.get(number, tokenizer.id_to_token(number) if number < 1 << 32 else None)
+        if not isinstance(number, int) or not 0 <= number < 1 << 32:  # what a dump of unknown origin may have
+            continue
+        token = added.get(number, tokenizer.id_to_token(number))
         if token is None:
             continue
         if number in added:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ import jinja2
 
 from fairbox.errors import ConfigError, FairboxError
 from rollout.metrics import PHASES
-from rollout.page.bodies import finite_json, text_body, token_body
+from rollout.page.bodies import finite, finite_json, text_body, token_body
 from rollout.page.figures import DumpFigures, RunFindings
 from rollout.page.parts import BodyPlace, PartWriter, pack
 from rollout.page.vocabulary import vocabulary_of
@@ -37,6 +36,8 @@ _BLOCK = 1000
 """Rows of one chunk of the index."""
 _MAX_SPANS = 300
 """Turns of a row in the timeline; later ones are left out."""
+_MOST_IDS = 1 << 21
+"""No tokenizer has as many: ids beyond are of a dump that is no one's."""
 _MAX_SMALL_FILE = 64 << 20
 """Most bytes of a run's figures that are read."""
 _PROGRAMS = ("data.js", "filter.js", "charts.js", "lists.js", "run.js", "row.js", "tokens.js", "main.js")
@@ -107,8 +108,7 @@ class _Reader:
             block.columns[name].append(column.get(row))
         block.extras.append(row.extras)
         block.prompts.append(self._prompts.setdefault(row.prompt_key, len(self._prompts)) if row.prompt_key else -1)
-        started = record.get("started_at")
-        block.started.append(started if isinstance(started, int | float) else None)
+        block.started.append(finite(record.get("started_at")))
         block.spans.append(_spans(record.get("turn_records")))
         timings = record.get("timings")
         block.phases.append([_seconds(timings, key) for key in PHASES.values()] if isinstance(timings, dict) else [])
@@ -127,6 +127,8 @@ class _Reader:
         earlier = record.get("earlier")
         for part in [record, *(earlier if isinstance(earlier, list) else ())]:
             for key in ("prompt_ids", "response_ids") if isinstance(part, dict) else ():
+                if len(self.ids) > _MOST_IDS:
+                    return
                 try:
                     self.ids.update(part.get(key) or ())
                 except TypeError:  # no list, or lists in it: the body says so
@@ -139,8 +141,7 @@ class _Reader:
 
 
 def _seconds(values: Mapping[str, Any], key: str) -> float:
-    value = values.get(key)
-    return round(float(value), 4) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    return round(finite(values.get(key)) or 0.0, 4)
 
 
 def _spans(turns: Any) -> list[list[float]]:
@@ -181,10 +182,11 @@ def _write(to: Path, unfinished: Path, parts: PartWriter, reader: _Reader, facts
     beside = to.with_name(f"{to.stem}-parts")
     facts |= {"parts": None if inside else beside.name}
     page = unfinished / "page.html"
+    title = f"{to.parent.resolve().name}: fairbox report".encode("utf-8", "replace").decode()
     parts.close()
     texts = parts.texts() if inside else None
     with page.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(_rendered(f"{to.parent.resolve().name}: fairbox report", facts, reader.index, texts))
+        file.writelines(_rendered(title, facts, reader.index, texts))
     if beside.is_dir():
         if foreign := [each.name for each in beside.iterdir() if each.suffix != ".js" or not each.stem.isdigit()]:
             raise FairboxError(f"{beside}: holds {foreign[0]}, which is no part of a page; set to to another file")

@@ -236,13 +236,29 @@ def test_a_line_of_10_mb_is_cut_and_says_so(tab: Tab, tmp_path: Path) -> None:
     assert len(tab.text()) > 100_000
 
 
+def test_models_and_ids_of_any_kind_break_nothing(tab: Tab, tmp_path: Path) -> None:
+    record = {"prompt_ids": [1, 2], "response_ids": [44, 1 << 31], "response_mask": [1, 0], "logprobs": [-1, 0]}
+    strange = [
+        {"prompt_ids": ids, "response_ids": ids} for ids in ([-1], ["x"], "abc", [1.5], [[1]], [True], [1 << 70])
+    ]
+    names = ["~nobody/model", "x" * 5000, "\0", "/", "/dev/zero", ".."]
+    lines = [json.dumps(each) + "\n" for each in (*({"model": name} for name in names), record, *strange)]
+    (tmp_path / "1.jsonl").write_text("".join(lines))
+    for tokenizer in (None, "smollm2"):
+        tab.open(page_of(tmp_path, tokenizer=tokenizer))
+        tab.go(view="row", row=len(names), tab="tokens")
+        assert ("“<”" in tab.text(".token-status")) is (tokenizer is not None)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         '{"score": NaN, "logprobs": [NaN], "response_ids": [1], "prompt_ids": [], "response_mask": [1]}',
         '{"score": 1e999, "turns": 1e999, "timings": {"total_s": NaN, "queue_s": 1e999}}',
         '{"turn_records": [{"began_s": NaN, "sampled_s": 1e999}], "timings": {"engine_s": NaN}}',
-        '{"score": ' + "9" * 400 + "}",
+        '{"score": 9N, "turns": 9N, "started_at": 9N, "timings": {"engine_s": 9N, "total_s": 9N}}',
+        '{"score": 1, "reward_parts": {"a": 9N}, "tool_calls": [{"run_s": 9N}], "turn_records": [{"began_s": 9N}]}',
+        '{"prompt_ids": [1], "response_ids": [9N], "response_mask": [1], "logprobs": [-9N], "attempts": 9N}',
         '{"prompt_ids": [-1], "response_ids": ["x"], "response_mask": [null], "logprobs": [null], "segments": 7}',
         '{"prompt_ids": [1], "response_ids": [2], "response_mask": [2], "logprobs": [-1e300], "segments": [1, {}]}',
         '{"messages": 7, "tool_calls": {"a": 1}, "earlier": [1, {"prompt_ids": 3}], "model": [], "uid": {}}',
@@ -254,6 +270,7 @@ def test_a_line_of_10_mb_is_cut_and_says_so(tab: Tab, tmp_path: Path) -> None:
     ],
 )
 def test_rows_of_any_shape_are_shown_or_told(tab: Tab, tmp_path: Path, line: str) -> None:
+    line = line.replace("9N", "9" * 400)
     (tmp_path / "1.jsonl").write_bytes(line.encode("latin-1") + b"\n{}\n")
     tab.open(page_of(tmp_path))
     for state in ({"view": "rows"}, {"view": "time"}, {"view": "groups"}, {"view": "find"}, {"view": "run"}):
