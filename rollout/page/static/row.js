@@ -133,7 +133,7 @@ function turnBlock(turn, text, calls, record) {
     rest.trim() || !calls.length ? textBlock(rest) : null);
 }
 
-function callBlock(call, number_, position, record) {
+function callBlock(call, at, position, record) {
   const failed = call.outcome !== "ok";
   const facts = [["waited", "wait_s"],
     ["ran", "run_s"]].filter(([, key]) => isNumber(call[key])).map(([name, key]) => `${name} ${seconds(call[key])}`);
@@ -144,7 +144,7 @@ function callBlock(call, number_, position, record) {
   if (call.outcome === "infra") facts.push("cause INFRA: the trajectory is masked");
   if (call.outcome === "time_limit"
     || call.outcome === "resource_limit") facts.push("ended by a limit of the tool; the answer names it");
-  const title = [`call ${number_}: ${onLine(call.name || "not parsed", 60)} `,
+  const title = [`call ${at}: ${onLine(call.name || "not parsed", 60)} `,
     el("span", { class: failed ? "bad" : "good" },
       `${failed ? "✗" : "✓"} ${onLine(call.outcome ?? "no outcome", 40)}`),
     el("span", { class: "dim" }, ` ${facts.join(", ")}`)];

@@ -75,8 +75,8 @@ function stacksBySteps() {
     const names = Object.keys(facts.figures[key]);
     return stack(title, labels, names, steps.map((each) => names.map((name) => each[key][name] ?? 0)));
   });
-  const seconds_ = steps.map((each) => facts.phases.map((name) => each.phase_seconds[name]));
-  return [...stacks, stack("Seconds of phases", labels, facts.phases, seconds_, false, 0)];
+  const times = steps.map((each) => facts.phases.map((name) => each.phase_seconds[name]));
+  return [...stacks, stack("Seconds of phases", labels, facts.phases, times, false, 0)];
 }
 
 const KNOWN_CURVES = ["reward", "eval/reward", "policy_loss", "kl_loss", "approx_kl", "entropy", "clipped",
@@ -242,21 +242,21 @@ function groupsView(picked, state) {
 
 async function groupView(picked, state) {
   const row = Number(state.get("row"));
-  const found = groupsOf(Array.from({ length: rows.count },
-    (_, i) => i).filter((each) => rows.steps[each] === rows.steps[row])).find((each) => each.members.includes(row));
+  const step = Array.from({ length: rows.count }, (_, i) => i).filter((each) => rows.steps[each] === rows.steps[row]);
+  const found = groupsOf(step).find((each) => each.members.includes(row));
   if (!found) return el("p", {}, "There is no such group.");
   const shown = found.members.slice(0, 64);
   const cards = await Promise.all(shown.map(async (each) => {
     const { row: record } = await body(each);
     const own = objects(record.messages).filter((message) => message.role === "assistant").at(-1);
     const calls = objects(record.tool_calls).map((call) => onLine(call.outcome ?? "", 20)).join(" ");
-    const facts_ = [["score", value("score", each)], ["advantage", found.advantage(each)],
+    const lines = [["score", value("score", each)], ["advantage", found.advantage(each)],
       ["stopped by", value("stop_reason", each)], ["turns", value("turns", each)],
       ["tokens", value("response_tokens", each)], ["calls", calls || "none"]];
-    const said = own ? thought(contentText(own.content))[1] : record.output ?? record.error ?? "";
+    const said = own ? thought(contentText(own.content))[1] : contentText(record.output ?? record.error);
     return el("article", { class: "member card" },
       el("h3", {}, el("a", { href: address({ view: "row", row: each }) }, `line ${value("line", each)}`)),
-      tableOf("shares", facts_.map(([name, what]) => [name, numberCell(number(what), { "data-of": name })])),
+      tableOf("shares", lines.map(([name, what]) => [name, numberCell(number(what), { "data-of": name })])),
       textBlock(said, 3000));
   }));
   return el("div", {}, el("h2", {}, `Group ${groupLabel(found)}, step ${label(row)}`),

@@ -58,10 +58,10 @@ const unpackedTokens = remembering(4, async (row) => {
   const kinds = new Uint8Array(count), cut = new Uint8Array(count), texts = [], versions = [], starts = new Map();
   const logprobs = new Float32Array(count).fill(NaN), gaps = new Float32Array(count).fill(NaN);
   let token = 0, response = 0;
-  parts.forEach((each, number_) => {
+  parts.forEach((each, index) => {
     const begin = token, end = token + each.prompt + each.response;
-    if (number_ < parts.length - 1) cut.fill(1, begin, end);
-    starts.set(begin, parts.length > 1 ? `part ${number_ + 1}` : "prompt");
+    if (index < parts.length - 1) cut.fill(1, begin, end);
+    starts.set(begin, parts.length > 1 ? `part ${index + 1}` : "prompt");
     for (let i = 0; i < each.response; i++) {
       const to = begin + each.prompt + i;
       kinds[to] = mask[response + i] ? 1 : 2;

@@ -256,6 +256,7 @@ def test_models_and_ids_of_any_kind_break_nothing(tab: Tab, tmp_path: Path) -> N
         '{"score": NaN, "logprobs": [NaN], "response_ids": [1], "prompt_ids": [], "response_mask": [1]}',
         '{"score": 1e999, "turns": 1e999, "timings": {"total_s": NaN, "queue_s": 1e999}}',
         '{"turn_records": [{"began_s": NaN, "sampled_s": 1e999}], "timings": {"engine_s": NaN}}',
+        '{"input": 3, "output": {"a": 1}, "error": [1], "gts": {"b": null}, "score": "x", "stop_reason": []}',
         '{"score": 9N, "turns": 9N, "started_at": 9N, "timings": {"engine_s": 9N, "total_s": 9N}}',
         '{"score": 1, "reward_parts": {"a": 9N}, "tool_calls": [{"run_s": 9N}], "turn_records": [{"began_s": 9N}]}',
         '{"prompt_ids": [1], "response_ids": [9N], "response_mask": [1], "logprobs": [-9N], "attempts": 9N}',
@@ -279,5 +280,6 @@ def test_rows_of_any_shape_are_shown_or_told(tab: Tab, tmp_path: Path, line: str
     for extra in ({}, {"tab": "tokens"}):
         tab.go(view="row", row=0, **extra)
         check(tab)
-    tab.go(view="group", row=1)
-    check(tab)
+    for row in (0, 1):
+        tab.go(view="group", row=row)
+        check(tab)
