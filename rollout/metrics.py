@@ -45,7 +45,7 @@ _PATH = re.compile(r"(?=.*[^.])[\w./@+-]*[./][\w@+-]+")
 """A word with a dot or a slash in it that is more than dots: `src/a.py`, `a.py`, `src/Makefile`; no globs."""
 _MOST_PLACES = 100
 """Occurrences of a path in one text that are looked at."""
-_PHASES = {
+PHASES = {
     "engine_queue": "queue_s",
     "engine": "engine_s",
     "tool_wait": "tool_wait_s",
@@ -182,7 +182,7 @@ class RolloutMetrics:
         self.outcomes: Counter[ToolOutcome] = Counter()
         """Tool calls by outcome."""
         self.tokens: Counter[str] = Counter(prompt=0, sampled=0, tool=0)
-        self.phase_s: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
+        self.phase_s: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds by phase; calls side by side add up."""
         self._infra = self._timeouts = 0
         self._scored_stops: Counter[StopReason] = Counter()
@@ -318,7 +318,7 @@ class _ToolFigures:
 
 
 def _phases(result: TrajectoryResult) -> dict[str, float]:
-    return {phase: getattr(result.times, field) for phase, field in _PHASES.items()}
+    return {phase: getattr(result.times, field) for phase, field in PHASES.items()}
 
 
 def _p90(values: Sequence[float]) -> float:

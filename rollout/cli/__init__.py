@@ -25,6 +25,7 @@ _COMMANDS: Commands = {
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),
     "view": ("rollout.cli.view", "look at dumps: turns, tools, tokens, groups, steps"),
+    "report": ("rollout.cli.report", "write a run as one page for a browser"),
     "data": ("rollout.cli.data.command", "make and check files of rows"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fairbox.errors import EXIT_USAGE
 
@@ -31,6 +32,14 @@ def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> in
         return EXIT_USAGE
     code: int = importlib.import_module(commands[word][0]).main(words)
     return code
+
+
+def with_path(argv: Sequence[str]) -> list[str]:
+    """The first word that is no setting is the path."""
+    words = list(argv)
+    if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
+        words[0] = f"path={words[0]}"
+    return words
 
 
 def _usage(prog: str, commands: Commands, kind: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import os
+import shlex
 import socket
 import sys
 import time
@@ -245,6 +246,7 @@ def _report(run: FinishedRun, backend: RolloutBackend) -> None:
         out.print(f"workers: {workers}")
     out.print(f"every token, mask and logprob: {run.dump} (docs/reference/dump.md describes it)", soft_wrap=True)
     out.print(f"the figures of this table, for programs: {write_summary(run)}", soft_wrap=True)
+    out.print(f"the run as a page for a browser: fairbox report {shlex.quote(str(run.dump.parent))}", soft_wrap=True)
     out.print(f"check the dump against an independent forward pass: fairbox check-dump dump={run.dump}", soft_wrap=True)
     if backend.drift is not None and backend.drift.first_fault is not None:
         out.print(

@@ -10,6 +10,7 @@ from pathlib import Path
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.extras import require
+from rollout.cli.commands import with_path
 from rollout.viewer.rows.filters import FilterError, parse_filter
 from rollout.viewer.rows.index import DumpFolder
 
@@ -30,7 +31,7 @@ class ViewConfig:
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 after q."""
     config = load(
-        ViewConfig, prefix="FAIRBOX_VIEW", prog="fairbox view [PATH]", description=__doc__ or "", argv=_with_path(argv)
+        ViewConfig, prefix="FAIRBOX_VIEW", prog="fairbox view [PATH]", description=__doc__ or "", argv=with_path(argv)
     )
     folder = DumpFolder(Path(config.path).expanduser())
     step = None if config.step is None else folder.named(config.step)
@@ -48,11 +49,3 @@ def main(argv: Sequence[str]) -> int:
     app = ViewerApp(Session(folder, config.tokenizer), filter=config.filter, step=step, follow=config.follow)
     app.run()
     return app.return_code or 0
-
-
-def _with_path(argv: Sequence[str]) -> list[str]:
-    """The first word that is no setting is the path."""
-    words = list(argv)
-    if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
-        words[0] = f"path={words[0]}"
-    return words

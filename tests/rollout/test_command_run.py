@@ -40,6 +40,7 @@ def test_the_summary_has_the_figures_of_the_dump(run: tuple[Path, subprocess.Com
     out, done = run
     assert sorted(path.name for path in out.iterdir()) == ["1.jsonl", "summary.json"]
     assert f"the figures of this table, for programs: {out / 'summary.json'}" in done.stdout
+    assert f"fairbox report {out}\n" in done.stdout
     summary, records = json.loads((out / "summary.json").read_text()), list(read_dump(out / "1.jsonl"))
     assert (summary["complete"], summary["dump"], summary["planned"], summary["finished"]) == (True, "1.jsonl", 2, 2)
     assert summary["tokens"]["sampled"] == sum(sum(record["response_mask"]) for record in records)

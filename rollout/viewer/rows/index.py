@@ -28,7 +28,7 @@ SLICE_BYTES = 1 << 20
 MAX_OPEN = 8
 """Indexes that are held; one of 100,000 rows takes about 100 MB."""
 SUFFIX = ".jsonl"
-_NO_STEP = "metrics.jsonl"
+TRAINING = "metrics.jsonl"
 """Name of the file that `fairbox train` writes beside its folder of steps."""
 
 
@@ -178,7 +178,7 @@ class DumpFolder:
 
 
 def _is_step(path: Path) -> bool:
-    return path.suffix == SUFFIX and path.name != _NO_STEP and path.is_file()
+    return path.suffix == SUFFIX and path.name != TRAINING and path.is_file()
 
 
 def _run_in(path: Path) -> Path:

@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbox.errors import FairboxError
 from fairbox.extras import MissingExtra, require
 from rollout.engines.model_store import BUILT_IN, cache_dir, find_model
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Decode = Callable[[Sequence[int]], str]
 """Text of ids, special tokens included. Ids that are no whole character become U+FFFD."""
@@ -134,8 +137,8 @@ def find_tokenizer(name: str) -> Path:
 
 
 @lru_cache(maxsize=4)
-def load_decoder(folder: Path) -> Decode:
-    """The decoder of a folder's tokenizer. Raises DecoderError."""
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder. Raises DecoderError."""
     file = folder / _FILE
     try:
         require("showing tokens", "viewer", "tokenizers")
@@ -144,7 +147,12 @@ def load_decoder(folder: Path) -> Decode:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        return Tokenizer.from_file(str(file))
     except Exception as error:  # the boundary to a file of unknown origin, whose reader raises plain Exception
         raise DecoderError(f"{file}: is no tokenizer: {error}") from None
+
+
+def load_decoder(folder: Path) -> Decode:
+    """The decoder of a folder's tokenizer. Raises DecoderError."""
+    tokenizer = load_tokenizer(folder)
     return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))

@@ -234,7 +234,7 @@ def _errors(record: Record) -> int | None:
 
 def _sampled(record: Record) -> int | None:
     mask = record.get("response_mask")
-    return sum(1 for bit in mask if bit) if mask and isinstance(mask, list) else None
+    return sum(map(bool, mask)) if mask and isinstance(mask, list) else None
 
 
 def _mean_logprob(record: Record) -> float | None:
@@ -242,10 +242,11 @@ def _mean_logprob(record: Record) -> float | None:
     if not isinstance(mask, list) or not isinstance(logprobs, list) or len(logprobs) != len(mask):
         return None
     try:
-        sampled = [float(logprob) for logprob, bit in zip(logprobs, mask, strict=True) if bit]
-    except (TypeError, ValueError, OverflowError):
+        sampled = list(map(float, itertools.compress(logprobs, mask)))
+        total = math.fsum(sampled)
+    except (TypeError, ValueError, OverflowError):  # ValueError also of infinities of both signs
         return None
-    return math.fsum(sampled) / len(sampled) if sampled and all(map(math.isfinite, sampled)) else None
+    return total / len(sampled) if sampled and math.isfinite(total) else None
 
 
 def _number(value: Any) -> float | None:
