@@ -8,6 +8,7 @@ no effect.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import uuid
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from executor_service import ExecutionResult, ExecutorClient, Session
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _SANDBOXES = 128
 """Samples at once, unless `max_sandboxes` says otherwise: half of an executor's `max_sessions`."""
 _IDLE_TTL_S = 3600.0
@@ -140,6 +142,8 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             sandbox = each.as_type(cls)
             try:
                 await sandbox._client.delete_session(sandbox._session.session_id, timeout=_LAST_CALL_S)
+            except FairboxError as error:  # the sample has its result
+                _log.warning("a sandbox could not be ended, and lives for its idle time: %s", error)
             finally:
                 await sandbox._client.__aexit__(None, None, None)
 

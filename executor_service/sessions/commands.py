@@ -65,6 +65,8 @@ async def perform_beside(
                 setup_s = clock.now() - admitted
                 end = await run.end("", attempt.observe)
     except SandboxFailure as failure:
+        if tree.root.doom is not None:
+            await asyncio.wait([tree.root.gone], timeout=_EXIT_WITHIN_S)
         table.find(request.session_id)  # what lacks may be the session
         if failure.stage == "user":
             raise no_user(request.user, f"session {request.session_id!r}", failure) from None

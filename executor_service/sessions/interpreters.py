@@ -20,7 +20,7 @@ from executor_service.model import Cause, Limits, OutputFile
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
-from executor_service.sessions.beside import Beside
+from executor_service.sessions.beside import KILLED, Beside
 from executor_service.sessions.branching import Branching, NotBranchable
 from executor_service.sessions.cell_time import CellTime
 from executor_service.sessions.interpreter import FLOODED, LAPSED, Death, Interpreter, place_of
@@ -150,8 +150,11 @@ class InterpreterTree:
 
     async def start_beside(self, env: Mapping[str, str], user: str) -> Interpreter:
         """An interpreter beside a shell, which takes one command and then ends. Raises as `Beside.start`."""
-        member = self._member(await self._beside.start(env, user))
-        self._branches.append(member)
+        member = await self._beside.start(env, user)
+        if self.root.doom is not None or self.root.gone.done():
+            self._beside.dispose(member)
+            raise SandboxFailure(KILLED, 0, "its session has ended", started=False)
+        self._branches.append(self._member(member))
         return member
 
     async def reaped(self, members: Sequence[Interpreter]) -> None:

@@ -500,7 +500,7 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """
     image: builtins.str
     """Name or id of an image of this server's store, which is its root: read-only, below a private writable layer. It starts
-    as root of the image, which is nobody outside, in the image's working folder and with its environment; its source and
+    as `user` of the image, who is nobody outside, in the image's working folder and with its environment; its source and
     its files are in /sandbox, which `return_paths` are relative to. The image has to have the interpreter of the
     language, one that needs no compiler. Empty: the root has what the server offers. NOT_FOUND: there is no such image.
     INVALID_ARGUMENT with a session_id, a workspace_id, a profile or display, and at isolation level

@@ -203,6 +203,22 @@ async def test_a_session_that_is_deleted_takes_them_along(
     wait_for(lambda: quiet(server, level))
 
 
+async def test_whenever_a_session_is_deleted_its_commands_say_so(executor: ExecutorClient) -> None:
+    found = set[tuple[str, Cause]]()
+    for pause in range(24):
+        info = await executor.create_session(language="bash")
+        run = executor.execute("sleep 60", language="bash", session_id=info.session_id, beside=True)
+        running = asyncio.create_task(run)
+        await asyncio.sleep(pause / 2000)
+        await executor.delete_session(info.session_id)
+        try:
+            result = await running
+            found.add((result.message, result.cause))
+        except SessionNotFound as error:
+            found.add((str(error).partition(repr(info.session_id))[2], error.cause))
+    assert found <= {("The session was deleted.", Cause.INFRA), (" was deleted", Cause.INFRA)}
+
+
 async def test_one_whose_shell_is_killed_says_so(shell: Session) -> None:
     server = "for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done"
     result = await beside(shell, f"sleep 1; for p in 2; do kill -9 $p; done; sleep 60; {server}")
