@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from executor_service import ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Outcome, Session
+from executor_service import ExecutionResult, Executor, ExecutorClient, InputFile, InvalidRequest, Outcome, Session
+from rollout.cli import main
 from tests.executor.images.conftest import Setting
 
 WHO = "id -u; id -g; echo $HOME $USER"
@@ -142,3 +143,17 @@ async def test_many_users_at_once(client: ExecutorClient) -> None:
         uids = range(100, 112)
         outputs = await asyncio.gather(*(said(session, "id -u", user=str(uid)) for uid in uids))
         assert outputs == [f"{uid}\n" for uid in uids]
+
+
+def test_users_are_named_on_the_command_line_and_without_an_event_loop(
+    setting: Setting, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    target = setting.server.target
+    words = ["exec", "--executor", target, "--image", "peopled", "--user", "root", "--language", "bash", "-c", "id -u"]
+    assert main(words) == 0
+    assert capfd.readouterr().out == "0\n"
+    with Executor(target) as executor:
+        assert executor.run("id -u", language="bash", image="peopled", user="ann").stdout.text == "1234\n"
+        with executor.session(language="bash", image="peopled") as session:
+            assert session.run("id -u", beside=True, user="root").stdout.text == "0\n"
