@@ -141,6 +141,10 @@ class Streams:
         if not self._reading:
             self.close()
 
+    @property
+    def closed(self) -> bool:
+        return not self._pipes
+
     def close(self) -> None:
         """Idempotent. It lets go of whoever is told, who has it: what a run was sent would stay as long as both."""
         self.rest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,15 @@ KILLED = "beside"
 _READY_WITHIN_S = 30.0
 """Forking and confining take milliseconds; beyond, the machine is overloaded."""
 
+_LINGERING: list[Streams] = []
+"""Streams of all boxes that commands which have ended may have left others with, the oldest first. One list for the
+process, because its open files are what is bounded."""
+
+
+def _most_lingering() -> int:
+    """Two files each, so that they are a thirty-second of those that this process may open; a few in any case."""
+    return min(max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 64), 1024)
+
 
 class Beside:
     """Workers beside the shell of one box. `plan` is that of the shell."""
@@ -35,7 +45,7 @@ class Beside:
         self._sandbox = sandbox
         self._plan = plan
         self._lingering: list[Streams] = []
-        """Streams that commands which have ended may have left others with."""
+        """Part of `_LINGERING`: streams of this box."""
 
     async def start(self, env: Mapping[str, str], user: str) -> Interpreter:
         """A worker that waits for its command; an empty `user` is that of the shell. SandboxFailure: there is none,
@@ -54,9 +64,10 @@ class Beside:
             member.streams.close()
             return
         member.streams.linger()
-        self._lingering.append(member.streams)
-        while len(self._lingering) > MAX_BESIDE:
-            self._lingering.pop(0).close()
+        for lingering, most in ((self._lingering, MAX_BESIDE), (_LINGERING, _most_lingering())):
+            lingering[:] = [each for each in (*lingering, member.streams) if not each.closed]
+            for each in lingering[:-most]:
+                each.close()
 
     def close(self) -> None:
         """Everything in the box is dead."""

@@ -168,6 +168,14 @@ async def test_limits_of_the_session_are_those_of_all(executor: ExecutorClient) 
         assert (await beside(shell, "while :; do :; done")).outcome is Outcome.CPU_LIMIT
 
 
+async def test_a_service_may_write_on_when_many_commands_have_come_after_it(shell: Session) -> None:
+    write = "while sleep 0.1; do echo line || exit; touch wrote; done"
+    await said(shell, f"{write} &")
+    for _ in range(2 * MOST):
+        await said(shell, "true")
+    await said(shell, "rm -f wrote; until [ -e wrote ]; do sleep 0.1; done")
+
+
 async def test_so_many_run_at_once_and_no_more(shell: Session) -> None:
     running = [asyncio.create_task(beside(shell, "while [ ! -e go ]; do sleep 0.1; done")) for _ in range(MOST)]
     while len(await shells(shell)) < MOST:
