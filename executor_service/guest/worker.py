@@ -1,4 +1,6 @@
-"""A worker: forked ahead of the request, confined, waiting for what to run; serves one use.
+"""A worker: forked ahead of the request, confined, waiting for what to run; serves one use. In a box with an image it
+takes its identity, and the filter, when it has been told which user of the image it is to be. A worker beside another
+one of the use is forked when it is wanted, and is confined in the same way.
 
 It is told what to run by the server alone, over a socket that the init can't read. Having got it, it writes the files,
 waits for `go`, says to the init that the program starts, closes what it holds, and becomes the program: by running it
