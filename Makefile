@@ -128,10 +128,11 @@ test-templates: $(VENV)/.dev  ## Fetch the chat templates of 70 models (77 MB), 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang
 
-test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done  ## Run the tests inside verl, SkyRL and verifiers (3 environments)
+test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-inspect/.done  ## Run the tests inside verl, SkyRL, verifiers and inspect_ai (4 environments)
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
+	.venv-inspect/bin/python -m pytest tests/interop -m inspect
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
@@ -213,7 +214,7 @@ test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, five minutes
 	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; tests/kernel/boot.sh $$row -q tests/kernel || ended=1; done; exit $$ended
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

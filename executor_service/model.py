@@ -132,6 +132,8 @@ class RunRequest:
     """Mounted without a writable layer."""
     image: str = ""
     """Name or id of the image that is its root; empty: none."""
+    user: str = ""
+    """User of the image that it runs as; empty: the image's own, or with `beside` the session's."""
     lease: Lease | None = None
     request_id: str = ""
     tenant: str = ""
@@ -139,6 +141,8 @@ class RunRequest:
     """Runtime profile; empty: the server chooses."""
     session_id: str = ""
     """Runs as the next cell of this session; a limit of 0 is then the session's."""
+    beside: bool = False
+    """Runs at once, beside the shell of the session."""
     display: bool = False
     """True if the value of the last expression is displayed."""
 

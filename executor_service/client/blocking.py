@@ -145,6 +145,7 @@ class Executor:
         profile: str = "",
         workspace_id: str = "",
         image: str = "",
+        user: str = "",
         tenant: str = "",
         timeout: float | None = None,
         **limits: Unpack[LimitWords],
@@ -163,6 +164,7 @@ class Executor:
                 profile=profile,
                 workspace_id=workspace_id,
                 image=image,
+                user=user,
                 tenant=tenant,
                 timeout=timeout,
                 limits=Limits(**limits),
@@ -218,9 +220,11 @@ class BlockingSession:
         files: Sequence[InputFile] = (),
         return_paths: Sequence[str] = (),
         timeout: float | None = None,
+        **more: Any,
     ) -> ExecutionResult:
-        """Runs the next cell. Ctrl-C interrupts it; the session's state stays."""
-        return _shared.do(self._session.run(code, stdin=stdin, files=files, return_paths=return_paths, timeout=timeout))
+        """Runs the next cell. Ctrl-C interrupts it; the session's state stays. `more` as for `Session.run`."""
+        words = {"stdin": stdin, "files": files, "return_paths": return_paths, "timeout": timeout, **more}
+        return _shared.do(self._session.run(code, **words))
 
     def branch(self, count: int = 1) -> list[BlockingSession]:
         """Forks it: each branch goes on from the state of this moment, and lives until it is deleted or idle."""

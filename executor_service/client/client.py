@@ -75,22 +75,22 @@ class ExecutorClient(ImageCalls, SessionCalls):
         workspace_id: str = "",
         workspace_read_only: bool = False,
         image: str = "",
+        user: str = "",
         lease: LeaseLike | None = None,
         request_id: str = "",
         tenant: str = "",
         profile: str = "",
         session_id: str = "",
+        beside: bool = False,
         display: bool | None = None,
         timeout: float | None = None,
         call_timeout: float | None = None,
     ) -> ExecutionResult:
-        """Runs a program and returns what became of it. Cancelling kills it. With a `session_id` it runs as the
-        next cell of that session, and cancelling interrupts it (see `session`). `display`: whether the value of
-        the last expression is displayed; None: in cells alone. `timeout`: seconds that the program may take,
-        after which it is killed and its result says so: `limits.wall_time_s` by another name. `call_timeout`
-        (seconds) bounds the whole call, queues included; by default the program's wall time plus
+        """Runs a program and returns what became of it; the arguments are the fields of Program. Cancelling kills it.
+        With a `session_id` it runs as the next cell of that session, or beside its shell (see `Session.run`).
+        `call_timeout` (seconds) bounds the whole call, queues included; by default the program's wall time plus
         QUEUE_ALLOWANCE_S. Raises InvalidRequest, NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost,
-        ExecutorUnavailable, and for cells SessionNotFound or SessionBusy."""
+        ExecutorUnavailable, and in sessions SessionNotFound or SessionBusy."""
         request = program_to_proto(
             Program(
                 code=code,
@@ -104,11 +104,13 @@ class ExecutorClient(ImageCalls, SessionCalls):
                 workspace_id=workspace_id,
                 workspace_read_only=workspace_read_only,
                 image=image,
+                user=user,
                 lease=lease,
                 request_id=request_id,
                 tenant=tenant,
                 profile=profile,
                 session_id=session_id,
+                beside=beside,
                 display=display,
                 timeout=timeout,
             )
@@ -144,8 +146,7 @@ class ExecutorClient(ImageCalls, SessionCalls):
     ) -> list[ExecutionResult | ExecutorError]:
         """Runs programs, each by a call of its own and so spread over all servers, at most `max_parallel` at once.
 
-        For each, in their order, its result or the error that kept it from running. `call_timeout` (seconds) bounds
-        each call, as in `execute`. Cancelling kills what runs.
+        For each, in their order, its result or the error that kept it from running. `call_timeout` bounds each call.
         """
         if max_parallel < 1:
             raise ValueError(f"max_parallel is {max_parallel}, must be at least 1")
@@ -254,7 +255,6 @@ class ExecutorClient(ImageCalls, SessionCalls):
         call_timeout: float | None = None,
     ) -> Workspace:
         """Makes a repository at a commit available to runs: one of the three sources, and the commit.
-
         Of several servers one has it after this, the same one for the same source while it is there, and runs of the
         same tenant that name it go there; where that one is gone, they get NotFound, and preparing again finds another.
         `call_timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or

@@ -36,12 +36,16 @@ class Program:
     """Without a writable layer above the workspace: writing to it fails."""
     image: str = ""
     """Name or id of an image that is its root."""
+    user: str = ""
+    """User of the image that it runs as; empty: the image's own."""
     profile: str = ""
     lease: LeaseLike | None = None
     request_id: str = ""
     """Empty: the client makes one, so that it can repeat the call when the connection breaks."""
     tenant: str = ""
     session_id: str = ""
+    beside: bool = False
+    """A command beside the shell of the session."""
     display: bool | None = None
     """True to display the value of the last expression; None: only in cells."""
 
@@ -63,11 +67,13 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             workspace_id=program.workspace_id,
             workspace_read_only=program.workspace_read_only,
             image=program.image,
+            user=program.user,
             profile=program.profile,
             lease=_lease_to_proto(program.lease),
             request_id=program.request_id or uuid.uuid4().hex,
             tenant=program.tenant,
             session_id=program.session_id,
+            beside=program.beside,
             display=program.display,
         )
     except ValueError as error:

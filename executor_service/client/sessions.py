@@ -47,6 +47,9 @@ class Session:
         files: Sequence[InputFile] = (),
         return_paths: Sequence[str] = (),
         limits: Limits | None = None,
+        beside: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str = "",
         display: bool | None = None,
         lease: LeaseLike | None = None,
         request_id: str = "",
@@ -56,8 +59,10 @@ class Session:
         """Runs the next cell. Cancelling interrupts it; the session's state stays.
 
         `display`: whether the value of the last expression is displayed; None: yes. Of `limits`, times, output and
-        returned bytes can be named; `timeout` and `call_timeout` as in `ExecutorClient.execute`. Raises
-        SessionNotFound, SessionBusy, and what that raises.
+        returned bytes can be named; `timeout` and `call_timeout` as in `ExecutorClient.execute`.
+
+        `beside`: it is a command that runs beside the shell, at once, with `env` in addition, in an image as `user`
+        (empty: the session's). Cancelling kills it. Raises SessionNotFound, SessionBusy, and what `execute` raises.
         """
         return await self._calls.execute(
             code,
@@ -67,6 +72,9 @@ class Session:
             files=files,
             return_paths=return_paths,
             limits=limits,
+            beside=beside,
+            env=env,
+            user=user,
             display=display,
             lease=lease,
             request_id=request_id,
@@ -121,6 +129,7 @@ class SessionCalls:
         env: Mapping[str, str] | None = None,
         workspace_id: str = "",
         image: str = "",
+        user: str = "",
         owner: str = "",
         tenant: str = "",
     ) -> AsyncIterator[Session]:
@@ -134,6 +143,7 @@ class SessionCalls:
             env=env,
             workspace_id=workspace_id,
             image=image,
+            user=user,
             owner=owner,
             tenant=tenant,
         )
@@ -151,13 +161,14 @@ class SessionCalls:
         env: Mapping[str, str] | None = None,
         workspace_id: str = "",
         image: str = "",
+        user: str = "",
         owner: str = "",
         tenant: str = "",
         request_id: str = "",
         timeout: float = _CALL_S,
     ) -> SessionInfo:
         """Starts an interpreter that keeps its state between cells; with language `bash` a shell, which may have an
-        `image` as its root.
+        `image` as its root, and a `user` of that (empty: the image's own).
 
         Of `limits`, memory, processes, open files, file and disk bytes bound the session and all its branches together;
         the others are those of a cell that names none. It is deleted after `idle_ttl_s` without a cell (0: 600).
@@ -175,6 +186,7 @@ class SessionCalls:
             env=env or {},
             workspace_id=workspace_id,
             image=image,
+            user=user,
             owner=owner,
             tenant=tenant,
             request_id=request_id or uuid.uuid4().hex,

@@ -80,7 +80,9 @@ class Children:
             self.largest = max(self.largest, resident)
             if pid == self.pid:
                 self.end(status)
-            if serves and flags:
+            if (
+                serves and flags and (pid != self.pid or self._pages.failure() is None)
+            ):  # else it is told with its reason
                 self._tell({"type": "exited", "pid": pid, "main": pid == self.pid, **exit_of(status)})
 
     def ways(self) -> dict[str, int]:

@@ -173,7 +173,7 @@ class Init:
             self._poll.register(handle, select.POLLIN)
         meters.wake(self._poll)
         self._worker = worker.Socket()
-        self._around = Around(spec["work"], self._workspaces, kill_all, None, self._image)
+        self._around = Around(spec["work"], self._workspaces, kill_all, None, self._image, self._start_beside)
         """Surroundings of every use, if nothing stands in for namespaces."""
         if self._bare is not None:
             self._bare.listen()
@@ -224,6 +224,16 @@ class Init:
         if self._meters.spoiled():
             raise EOFError  # the next use shall have another box
         return None
+
+    def _start_beside(self, ends: list[int]) -> None:
+        """Forks another worker of the use, with these ends (data, stdout, stderr)."""
+        try:
+            pid = self._fork()
+        except OSError:
+            return  # the server sees that nobody has the other ends
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            worker.become(self._confinement, ends, worker.BesidePages(self._worker), self._worker)
 
     def _fork(self) -> int:
         gc.freeze()  # what the init holds is nothing that a collection in the program has to look at

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from executor_service.guest.protocol.wire import GuestChannel
 
-_NAMES = ("candidate", "cells", "checker", "shell")
+_NAMES = ("beside", "candidate", "cells", "checker", "shell")
 """Modules of `serve`, each with a function `serve(channel)`."""
-_LEAN = ("shell",)
+_LEAN = ("beside", "shell")
 """Modules that a lean zygote has too: they need nothing else."""
 _loaded: dict[str, Callable[[GuestChannel], None]] = {}
 

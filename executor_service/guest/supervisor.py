@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 
 from executor_service.guest.children import Children
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from executor_service.guest.walls.workspace import WorkspaceMounts
 
 _MAX_MESSAGE = 64 << 10
+_HANDLES = struct.Struct("=3i")
+"""Descriptors that come with an order, if any do."""
+_AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 _IDLE_S = 3600.0
 _NO_PRIORITY = os.sched_param(0)
 _LATE_S = 0.01
@@ -55,10 +59,12 @@ class Around:
         kill_all: Callable[[], None],
         relay: CallRelay | None,
         image: ImageRoot | None = None,
+        start_beside: Callable[[list[int]], None] | None = None,
     ) -> None:
         self.work = work
         self.workspaces = workspaces
         self.kill_all = kill_all
+        self.start_beside = start_beside
         self._image = image
         self._relay = relay
 
@@ -220,18 +226,13 @@ class Supervisor:
 
     def _listen(self) -> None:
         """Takes in all that the server has said so far: what an end means depends on what was to be done."""
-        while True:
-            try:
-                data = self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            if not data:
-                raise EOFError
-            order: dict[str, Any] = json.loads(data)
+        for order, handles in _orders(self._control):
             if order["use"] == self._number:  # and not about a use that has ended meanwhile
-                self._obey(order)
+                self._obey(order, handles)
+            for handle in handles:
+                os.close(handle)
 
-    def _obey(self, order: dict[str, Any]) -> None:
+    def _obey(self, order: dict[str, Any], handles: list[int]) -> None:
         match order["type"]:
             case "begin":
                 self._begin = order  # type: ignore[assignment]
@@ -262,6 +263,9 @@ class Supervisor:
                 self._children.layer(self._around.workspaces, order["number"], order["parent"])
             case "writable":
                 self._around.hand_out(self._control)
+            case "beside":
+                assert self._around.start_beside is not None
+                self._around.start_beside(handles)
             case "signal":
                 send_signal(order["pid"] or self._children.pid, order["signal"], order["whom"])
             case "end":
@@ -362,6 +366,18 @@ class Supervisor:
 
     def _tell(self, message: dict[str, Any]) -> None:
         self._control.send(json.dumps(message).encode())
+
+
+def _orders(control: socket.socket) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Orders that have come, with the descriptors that came with them. EOFError when the server is gone."""
+    while True:
+        try:
+            data, extra, _, _ = control.recvmsg(_MAX_MESSAGE, socket.CMSG_LEN(_HANDLES.size), _AT_ONCE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise EOFError
+        yield json.loads(data), list(_HANDLES.unpack(extra[0][2])) if extra else []
 
 
 def _let_wait(pid: int) -> None:

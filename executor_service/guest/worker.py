@@ -1,4 +1,6 @@
-"""A worker: forked ahead of the request, confined, waiting for what to run; serves one use.
+"""A worker: forked ahead of the request, confined, waiting for what to run; serves one use. In a box with an image it
+takes its identity, and the filter, when it has been told which user of the image it is to be. A worker beside another
+one of the use is forked when it is wanted, and is confined in the same way.
 
 It is told what to run by the server alone, over a socket that the init can't read. Having got it, it writes the files,
 waits for `go`, says to the init that the program starts, closes what it holds, and becomes the program: by running it
@@ -21,6 +23,8 @@ import time
 from executor_service.guest import services
 from executor_service.guest.program import PythonProgram, restore_interpreter
 from executor_service.guest.protocol import wire
+from executor_service.guest.protocol.status_page import StatusPages
+from executor_service.guest.users import UnknownUser, User, enter_image
 from executor_service.guest.walls import syscalls as sys_
 from executor_service.guest.walls.confine import Confinement, join_groups, lead_session, limit, take_identity
 from executor_service.guest.walls.files import write_files
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from executor_service.guest.protocol.spec import Task
-    from executor_service.guest.protocol.status_page import StatusPages
 
 _DATA = 3
 _KEPT = 4
@@ -53,6 +56,24 @@ class Socket(_socket.socket):
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM, 0, _DATA)
 
 
+class BesidePages(StatusPages):
+    """Stand-in for a worker beside another one, of which the init wants to know nothing: the server hears over its
+    socket why it can't start, and its first frame says that it has."""
+
+    def __init__(self, control: Socket) -> None:
+        self._control = control
+
+    def start(self, now: float, used_s: float, *, changed_ns: int, collects: bool) -> None:
+        """Nobody looks."""
+
+    def give_up(self) -> None:
+        """There are none."""
+
+    def fail(self, stage: str, number: int, text: str) -> NoReturn:
+        self._control.sendall(wire.encode({"type": "lacking", "stage": stage, "reason": wire.short(text)}))
+        os._exit(127)
+
+
 def become(confinement: Confinement, streams: list[int], pages: StatusPages, control: Socket) -> PythonProgram:
     """Returns for a Python program, and only for that; bootstrap.py then runs it."""
     stage = "control groups"
@@ -62,23 +83,39 @@ def become(confinement: Confinement, streams: list[int], pages: StatusPages, con
         stage = "descriptors"
         _arrange(streams, confinement)
         lead_session()
-        stage = "identity"
-        take_identity(confinement)
-        stage = "filter"
-        _install_filter(confinement)
+        in_image = confinement.image_owner is not None
+        if not in_image:
+            stage = "identity"
+            take_identity(confinement)
+            stage = "filter"
+            _install_filter(confinement)
         restore_interpreter()
         skip_at_fork.as_usual()
         stage = "request"
-        return _task(control, pages, confinement)
+        head, blob = wire.receive(control)
+        if in_image:  # who it is to be, it is told now
+            stage = "identity"
+            _name(enter_image(confinement, head["user"]), head)
+            stage = "filter"
+            _install_filter(confinement)
+            stage = "request"
+        return _task(head, blob, control, pages, confinement)  # type: ignore[arg-type]
     except EOFError:
         os._exit(0)  # the server is gone, or wants this worker no more
+    except UnknownUser as error:
+        pages.fail("user", 0, str(error))
     except BaseException as error:  # a forked child must not unwind into its parent's code
         pages.fail(stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
 
 
-def _task(control: Socket, pages: StatusPages, confinement: Confinement) -> PythonProgram:
-    head, blob = wire.receive(control)
-    task: Task = head  # type: ignore[assignment]
+def _name(user: User, head: wire.Head) -> None:
+    """Puts a user of the image into the environment of its program, where it says nothing else."""
+    head["env"].setdefault("HOME", user.home)
+    if head["user"] and user.name:
+        head["env"].setdefault("USER", user.name)
+
+
+def _task(task: Task, blob: bytes, control: Socket, pages: StatusPages, confinement: Confinement) -> PythonProgram:
     view = memoryview(blob)
     if confinement.bare is not None:
         confinement.bare.relocate(task, privileged=confinement.privileged)

@@ -99,6 +99,7 @@ SavedImages = Annotated[list[SavedImage], Field(max_length=_MOST_MANIFESTS)]
 class _Run(_Model):
     env: _Texts | None = Field(None, alias="Env")
     working_dir: _Text | None = Field(None, alias="WorkingDir")
+    user: _Text | None = Field(None, alias="User")
 
 
 class _RootFs(_Model):
@@ -125,6 +126,8 @@ class ImageConfig:
     """Digest of each layer's tar archive, the lowest first."""
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str = "/"
+    user: str = ""
+    """User that its programs run as, `user[:group]`; empty: root."""
 
 
 def parse_config(data: bytes, where: str) -> ImageConfig:
@@ -139,7 +142,7 @@ def parse_config(data: bytes, where: str) -> ImageConfig:
         folder = f"/{folder}"
     if sum(len(name) + len(value) for name, value in env) > _MOST_ENV:
         raise ImageError(f"{where}: its environment has more than {_MOST_ENV} characters")
-    return ImageConfig(digest_of(data), found.architecture, tuple(found.rootfs.diff_ids), env, folder)
+    return ImageConfig(digest_of(data), found.architecture, tuple(found.rootfs.diff_ids), env, folder, run.user or "")
 
 
 def parse_document(kind: type[_Document], data: bytes, where: str) -> _Document:

@@ -21,6 +21,8 @@ from executor_service.wire.sessions import SessionRequest
 Hold = Callable[[str, str, Limits], AbstractContextManager[WorkspaceMount | None]]
 """Keeps the workspace of this id where it is, for something of this tenant that has these limits; None for no id."""
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
+BESIDE = "beside"
+"""Entry that runs a command beside a shell."""
 CELLS = "cells"
 """Entry that serves cells in a worker."""
 SHELL = "shell"
@@ -29,10 +31,9 @@ _IMPORT = b"import"
 """Word in every program that imports anything: the statement, `__import__`, or `importlib`."""
 _IMAGE_ENV = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
     "LANG": "C.UTF-8",
 }
-"""Environment of an image's programs, where the image has no other."""
+"""Environment of an image's programs, where the image has no other. HOME is that of their user."""
 _ONE_THREAD = dict.fromkeys(THREADS, "1")
 """A library that starts threads when it is imported would keep its session from being branched."""
 
@@ -116,6 +117,7 @@ class Planner:
             reserves=language.reserves,
             image=held.mount,
             folder=config.working_dir,
+            user=request.user or config.user,
         )
 
     def compilation(self, request: RunRequest, limits: Limits) -> Plan:
@@ -187,6 +189,7 @@ class Planner:
             files=request.files,
             entry=SHELL,
             image=None if held is None else held.mount,
+            user="" if held is None else request.user or held.image.config.user,
         )
 
     def cell_plan(self, request: RunRequest) -> Plan:

@@ -116,12 +116,20 @@ class Programs:
         except SandboxFailure as failure:
             if answered is not None:
                 raise
+            if failure.stage == "user":
+                attempt.started = False
+                raise no_user(attempt.request.user, f"image {attempt.request.image!r}", failure) from None
             if plan.image is not None and failure.stage == "exec":
                 attempt.started = False
                 lacking = f"is {attempt.request.image!r}, in which {plan.argv[0]} can't be started: {failure}"
                 raise FieldErrors([FieldError("image", lacking)]) from None
             return _failed(attempt, failure, compilation=build.compilation)
         return answered
+
+
+def no_user(user: str, where: str, failure: SandboxFailure) -> FieldErrors:
+    """The error for a user whom an image does not know; empty: it is the image's own."""
+    return FieldErrors([FieldError("user", f"is {user!r}, which can't be had in {where}: {failure}")])
 
 
 def _failed(attempt: Execution, failure: SandboxFailure, **facts: object) -> ExecutionResult:

@@ -228,7 +228,9 @@ class ExecutionQueue:
             self.tally.refused(Refusal.DRAINING)
             raise Draining
         # A cell may have to wait for its turn in its session; it holds no slot until then.
-        eligible = not request.session_id and (request.lease is not None or not self._gate.needs_queue)
+        eligible = (not request.session_id or request.beside) and (
+            request.lease is not None or not self._gate.needs_queue
+        )
         try:
             size = self._size_of(request.limits)
             place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant, size=size)
@@ -309,7 +311,7 @@ class ExecutionQueue:
         request = run.request
         if request.lease is not None or self._gate.needs_queue:
             return True
-        if request.session_id and self._turns.taken(request.session_id):
+        if request.session_id and not request.beside and self._turns.taken(request.session_id):
             return True
         return not run.place.started.is_set() and not self._admission.has_room(run.place.size)
 

@@ -5,6 +5,7 @@ The init ignores an order about a use that is over, because the box may be ready
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,11 @@ class Orders:
         for. Only for one with an image."""
         self.tell({"type": "writable"})
 
+    def start_beside(self, ends: Sequence[int]) -> None:
+        """Starts another worker in the box, with these ends (data, stdout, stderr), which the caller closes. The first
+        frame to it is a task. Only for a box whose `mounts` is true."""
+        self._box.tell({"type": "beside"}, self._use, ends)
+
     def layer(self, number: int, parent: int) -> None:
         """Mounts the workspace once more, with a copy of the writable layer `parent` (0: the worker's own).
 
@@ -100,6 +106,7 @@ def task_of(plan: Plan) -> dict[str, Any]:
         "entry": plan.entry,
         "work": WORK_FOLDER,
         "folder": plan.folder,
+        "user": plan.user,
         "workspace": plan.workspace.target if plan.workspace else "",
         "argv": list(plan.argv),
         "env": dict(plan.env),

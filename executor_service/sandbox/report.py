@@ -106,6 +106,8 @@ class Plan:
     """Root that it sees; None: what the host has. Not MAIN, and without a workspace."""
     folder: str = ""
     """EXEC: folder that it starts in, of its image; empty: the work folder."""
+    user: str = ""
+    """User of its image that it runs as, `user[:group]`; empty: root."""
     entries: int = 0
     """Files and folders that it may make beyond the usual number, where they are counted."""
 

@@ -16,7 +16,7 @@ import signal
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from executor_service.sandbox.groups import RunGroups
@@ -123,11 +123,16 @@ class Sandbox:
         self._limits = (memory_bytes, processes)
         return changed
 
-    def tell(self, order: dict[str, Any], use: int) -> None:
-        """An order to the init about a use, without effect when that has ended. Where it is gone, `hear()` says so."""
+    def tell(self, order: dict[str, Any], use: int, handles: Sequence[int] = ()) -> None:
+        """An order to the init about a use, without effect when that has ended. Where it is gone, `hear()` says so.
+        `handles`: none or three descriptors to be given to it."""
         if self._control is not None:
+            message = json.dumps({**order, "use": use}).encode()
             with contextlib.suppress(OSError):
-                self._control.send(json.dumps({**order, "use": use}).encode())
+                if handles:
+                    socket.send_fds(self._control, [message], handles)
+                else:
+                    self._control.send(message)
 
     async def hear(self) -> Message | None:
         """Returns the init's next message about this use; None: the init is gone. One task listens at a time."""

@@ -80,6 +80,7 @@ class Streams:
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._reading: set[int] = set()
+        self._lingers = False
 
     def listen(self) -> None:
         """Reads as it comes, until `rest()`."""
@@ -131,6 +132,19 @@ class Streams:
                 if kept := capture.output().data:
                     observe(stream, kept)
 
+    def linger(self) -> None:
+        """Reads on and keeps nothing: who has been left running with these pipes goes on writing. They are closed when
+        nobody has them any more, or one of them is flooded. To be called while it reads by itself."""
+        self.limit(0, None)
+        self.take()
+        self.on_flood, self._lingers = self.close, True
+        if not self._reading:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        return not self._pipes
+
     def close(self) -> None:
         """Idempotent. It lets go of whoever is told, who has it: what a run was sent would stay as long as both."""
         self.rest()
@@ -152,6 +166,8 @@ class Streams:
             return False
         if not data:
             self._forget(pipe)
+            if self._lingers and not self._reading:
+                self.close()
             return False
         self._totals[pipe] += len(data)
         stream = self._pipes[pipe]

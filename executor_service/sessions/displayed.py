@@ -78,7 +78,7 @@ class DisplayedPrograms:
                 await claim.confirmed()
                 claim.when_lost(lambda: tree.kill(tree.root, LAPSED))
                 claim.check()
-                tree.hold_lease()
+                tree.sandbox.hold_lease()
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
                 facts = await cells(tree)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -20,6 +20,7 @@ from executor_service.model import Cause, Limits, OutputFile
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
+from executor_service.sessions.beside import KILLED, Beside
 from executor_service.sessions.branching import Branching, NotBranchable
 from executor_service.sessions.cell_time import CellTime
 from executor_service.sessions.interpreter import FLOODED, LAPSED, Death, Interpreter, place_of
@@ -58,6 +59,7 @@ class InterpreterTree:
         self._deadline: asyncio.Timeout | None = None
         self._cell_time: CellTime
         self._branching: Branching
+        self._beside: Beside
         self.questions: Questions
         self.root: Interpreter
 
@@ -111,6 +113,8 @@ class InterpreterTree:
         if member.gone.done() or member.doom is not None:
             return
         member.doom = death
+        if member.is_root:
+            self._beside.doom(self._members, death)
         if all(each.doom is not None for each in self._members):
             self.end()
             return
@@ -140,23 +144,24 @@ class InterpreterTree:
         except BaseException:
             for each in made:
                 self.kill(each, Death(Ended("was one of several branches of which not all could be made"), ours=True))
-            await to_the_end(self._reaped(made))
+            await to_the_end(self.reaped(made))
             raise
         return made
 
-    async def _reaped(self, members: Sequence[Interpreter]) -> None:
-        """Until then the kernel counts them as processes of the tree: the next branch could be denied for them."""
+    async def start_beside(self, env: Mapping[str, str], user: str) -> Interpreter:
+        """An interpreter beside a shell, which takes one command and then ends. Raises as `Beside.start`."""
+        member = await self._beside.start(env, user)
+        if self.root.doom is not None or self.root.gone.done():
+            self._beside.dispose(member)
+            raise SandboxFailure(KILLED, 0, "its session has ended", started=False)
+        self._branches.append(self._member(member))
+        return member
+
+    async def reaped(self, members: Sequence[Interpreter]) -> None:
+        """Waits for their deaths. Until then the kernel counts them as processes of the tree, and could deny the next
+        branch for them."""
         if members:
             await asyncio.wait([member.gone for member in members], timeout=_DEATH_WITHIN_S)
-
-    def hold_lease(self) -> None:
-        """A cell is to run under a lease: if that lapses, the init kills the whole tree, should the server not do so.
-        Until `drop_lease()`, or the end of the tree."""
-        self.sandbox.hold_lease()
-
-    def drop_lease(self) -> None:
-        """A cell is over."""
-        self.sandbox.drop_lease()
 
     @property
     def sandbox(self) -> SandboxRun:
@@ -167,6 +172,7 @@ class InterpreterTree:
         self._sandbox = await self._stack.enter_async_context(self._boxes.take(self._plan))
         self.questions = Questions(self._sandbox.orders)
         self._cell_time = CellTime(self._sandbox.orders, self._plan.limits)
+        self._beside = Beside(self._sandbox, self._plan)
         channel = await self._sandbox.serve(MAX_ANSWER, asks_sender=True)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         self.root = self._member(Interpreter(self._session_id, channel, self._sandbox.streams, True, gone))
@@ -189,6 +195,8 @@ class InterpreterTree:
             if self.root.gone.result().killed is Killed.MEMORY:
                 problem = f"is {self._plan.limits.memory_bytes}, and an interpreter that has run nothing needs more"
                 return FieldErrors([FieldError("limits.memory_bytes", problem)])
+            if (facts := self.root.gone.result().facts).get("stage") == "user":
+                return SandboxFailure("user", 0, facts["error"], started=False)
             reason = f"its interpreter did not start: it {self.root.gone.result().why.reason}"
         return SandboxFailure("session", 0, reason, started=False)
 
@@ -238,7 +246,7 @@ class InterpreterTree:
             case "failed":
                 why = Ended(f"was lost: {event['stage']}: {event['error']}")
                 for member in tuple(self._members):
-                    self._gone(member, Death(why, ours=True, failed=True))
+                    self._gone(member, Death(why, ours=True, failed=True, facts=event))
 
     def _exited(self, member: Interpreter, code: int, number: int) -> None:
         how = f"was ended by signal {number}" if number else f"exited with code {code}"
@@ -254,7 +262,9 @@ class InterpreterTree:
         if member not in self._members:
             return
         self._members.remove(member)
-        if not self._members:
+        if member.is_root:
+            self._beside.doom(self._members, death)
+        if all(each.doom is not None for each in self._members):
             self.end()
         if not member.gone.done():
             doom = member.doom
@@ -266,8 +276,7 @@ class InterpreterTree:
         """Frees what a branch had; what the root has goes with the box."""
         if member in self._branches:
             self._branches.remove(member)
-            member.channel.close()
-            member.streams.close()
+            self._beside.dispose(member)
 
     def _end_if_alive(self, member: Interpreter) -> None:
         if not member.gone.done():
@@ -282,3 +291,5 @@ class InterpreterTree:
         await self._stack.aclose()
         for member in tuple(self._branches):
             self._dispose(member)
+        if self._sandbox is not None:
+            self._beside.close()

@@ -11,20 +11,21 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import fields, replace
-from functools import lru_cache
+from dataclasses import replace
 from types import TracebackType
 
 from executor_service.cleanup import leave
 from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
 from executor_service.programs.plans import Hold, Planner, mounted
+from executor_service.programs.programs import no_user
 from executor_service.runs.backends import Execution
 from executor_service.runs.queue import Draining
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.sessions.branching import NotBranchable
 from executor_service.sessions.cell_run import CellRun, facts_of
+from executor_service.sessions.commands import limits_of, perform_beside, turn_beside
 from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
 from executor_service.sessions.interpreters import InterpreterTree
 from executor_service.sessions.reasons import Ended
@@ -105,6 +106,8 @@ class Sessions:
         except BaseException as error:
             self.table.release(1, request.tenant)
             if isinstance(error, SandboxFailure):
+                if error.stage == "user":
+                    raise no_user(request.user, f"image {request.image!r}", error) from None
                 if request.image and error.stage == "exec":
                     lacking = f"is {request.image!r}, in which no shell can be started: {error}"
                     raise FieldErrors([FieldError("image", lacking)]) from None
@@ -180,6 +183,10 @@ class Sessions:
         if request.workspace_id not in ("", held):
             allowed = f"empty or the session's, {held!r}" if held else "empty: the session has none"
             raise FieldErrors([FieldError("workspace_id", f"is {request.workspace_id!r}, must be {allowed}")])
+        if request.beside:
+            with turn_beside(session, request):
+                yield
+            return
         await session.enter()
         try:
             yield
@@ -189,8 +196,11 @@ class Sessions:
     async def perform(self, attempt: Execution) -> ExecutionResult:
         admitted = self._clock.now()
         session, claim = self.table.find(attempt.request.session_id), attempt.claim
+        if attempt.request.beside:
+            with self._running(session):
+                return await perform_beside(attempt, session, self.table, self._clock)
         tree, member = session.tree, session.member
-        limits = _merged(attempt.request.limits, session.limits)
+        limits = limits_of(attempt.request.limits, session.limits)
         await claim.confirmed()
         claim.when_lost(lambda: tree.kill(member, LAPSED))
         claim.check()
@@ -199,14 +209,14 @@ class Sessions:
         cell = session.cells
         attempt.started = True
         run = CellRun(tree, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
-        tree.hold_lease()
+        tree.sandbox.hold_lease()
         try:
             with self._running(session):
                 async with run:
                     setup_s = self._clock.now() - admitted
                     end = await run.end(f"<cell {cell}>", attempt.observe)
         finally:
-            tree.drop_lease()
+            tree.sandbox.drop_lease()
         if end.answer is not None:
             session.memory_bytes = end.answer.resident_bytes
         facts = facts_of(end, limits, kept=True)
@@ -240,12 +250,12 @@ class Sessions:
     @contextmanager
     def _running(self, session: LiveSession) -> Iterator[None]:
         """The session is not ended for another tenant in the block, and after it if it has to be."""
-        session.running = True
+        session.running += 1
         try:
             yield
         finally:
-            session.running = False
-            if self.table.owes(session.info.tenant) and not session.member.gone.done():
+            session.running -= 1
+            if not session.running and self.table.owes(session.info.tenant) and not session.member.gone.done():
                 self._end(session, _GAVE_WAY)
 
     async def _keep(
@@ -283,12 +293,3 @@ class Sessions:
             await asyncio.sleep(_SWEEP_S)
             for session in self.table.expired():
                 self._end(session, Ended(f"was deleted after {session.info.idle_ttl_s:g} s without a cell"))
-
-
-@lru_cache(maxsize=256)
-def _merged(asked: Limits, session: Limits) -> Limits:
-    """Limits that a cell names, else its session's; one that names a longer time may use the CPU for as long."""
-    limits = replace(session, **{each.name: value for each in fields(Limits) if (value := getattr(asked, each.name))})
-    if asked.wall_time_s > session.wall_time_s and not asked.cpu_time_s:
-        return replace(limits, cpu_time_s=max(session.cpu_time_s, asked.wall_time_s))
-    return limits

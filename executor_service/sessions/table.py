@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from executor_service.sessions.interpreter import Interpreter
     from executor_service.sessions.interpreters import InterpreterTree
 
+MAX_BESIDE = 16
+"""Commands beside a shell that may run at once: each is two processes of the session's 64, of its process limit."""
 MAX_WAITING = 16
 """Cells that may wait for their turn in one session: its owner speaks alone as a rule, and a cancelled cell takes a
 moment to end."""
@@ -50,8 +52,13 @@ class LiveSession:
     """Bytes that its interpreter held at the end of its last cell."""
     busy: bool = False
     """A cell has its turn."""
-    running: bool = False
-    """It has its slot as well, or branches are being made: the session is not ended for another tenant now."""
+    running: int = 0
+    """Cells and commands that have their slot as well; or branches are being made. The session is not ended for another
+    tenant now."""
+    beside: int = 0
+    """Commands beside the shell that have come and not ended."""
+    still: bool = False
+    """None may begin now: who has the turn wants no other."""
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     async def enter(self) -> None:
@@ -76,13 +83,27 @@ class LiveSession:
 
     def enter_at_once(self) -> None:
         """It is the caller's turn now. Raises SessionBusy."""
-        if self.busy:
-            raise SessionQueueFull(f"session {self.info.session_id!r} runs a cell")
-        self.busy = True
+        if self.busy or self.beside:
+            what = "a cell" if self.busy else "a command beside its shell"
+            raise SessionQueueFull(f"session {self.info.session_id!r} runs {what}")
+        self.busy = self.still = True
+
+    def enter_beside(self) -> None:
+        """A command beside the shell begins, until `leave_beside()`. Raises SessionBusy."""
+        if self.still or self.beside >= MAX_BESIDE:
+            why = "is being kept as it is" if self.still else f"runs {MAX_BESIDE} commands beside its shell already"
+            raise SessionQueueFull(f"session {self.info.session_id!r} {why}")
+        self.beside += 1
+
+    def leave_beside(self) -> None:
+        """A command beside the shell has ended."""
+        self.idle_since = self.clock.now()
+        self.beside -= 1
 
     def leave(self) -> None:
         """The caller has had its turn; the one that has waited longest has it now."""
         self.idle_since = self.clock.now()
+        self.still = False
         while self.waiting:
             following = self.waiting.popleft()
             if not following.done():
@@ -92,8 +113,9 @@ class LiveSession:
 
     def seen(self) -> SessionInfo:
         """The session at this moment."""
-        idle_s = 0.0 if self.busy else max(0.0, self.clock.now() - self.idle_since)
-        return replace(self.info, busy=self.busy, idle_s=idle_s, cells=self.cells, memory_bytes=self.memory_bytes)
+        busy = self.busy or self.beside > 0
+        idle_s = 0.0 if busy else max(0.0, self.clock.now() - self.idle_since)
+        return replace(self.info, busy=busy, idle_s=idle_s, cells=self.cells, memory_bytes=self.memory_bytes)
 
 
 class _Debt(NamedTuple):
@@ -214,7 +236,8 @@ class SessionTable:
     def expired(self) -> list[LiveSession]:
         """Sessions that have been idle for as long as they may."""
         now = self._clock.now()
-        return [each for each in self.live.values() if not each.busy and now - each.idle_since >= each.info.idle_ttl_s]
+        resting = [each for each in self.live.values() if not each.busy and not each.beside]
+        return [each for each in resting if now - each.idle_since >= each.info.idle_ttl_s]
 
     def page(self, *, owner: str, tenant: str, after: int, size: int) -> tuple[list[SessionInfo], int]:
         """The next `size` sessions behind number `after`, oldest first, and the number to go on from; 0: no more."""

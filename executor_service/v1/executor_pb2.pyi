@@ -460,6 +460,8 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     DISPLAY_FIELD_NUMBER: builtins.int
     WORKSPACE_READ_ONLY_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    BESIDE_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
     code: builtins.str
     """The source. Not empty, at most 1 MiB."""
     language: builtins.str
@@ -498,11 +500,26 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """
     image: builtins.str
     """Name or id of an image of this server's store, which is its root: read-only, below a private writable layer. It starts
-    as root of the image, which is nobody outside, in the image's working folder and with its environment; its source and
+    as `user` of the image, who is nobody outside, in the image's working folder and with its environment; its source and
     its files are in /sandbox, which `return_paths` are relative to. The image has to have the interpreter of the
     language, one that needs no compiler. Empty: the root has what the server offers. NOT_FOUND: there is no such image.
     INVALID_ARGUMENT with a session_id, a workspace_id, a profile or display, and at isolation level
     landlock.
+    """
+    beside: builtins.bool
+    """Runs as a command beside the shell of `session_id`: a process of its own in the session's sandbox, which starts at
+    once, also while the shell's command runs, in the folder that the session began in and with the session's environment
+    and `env`. At its wall time, or when the call is cancelled, it is killed with all that it has started; what it leaves
+    running when it ends by itself goes on until the session ends. `code` has at most 131,071 bytes. At most 16 at once
+    in one session: one more is FAILED_PRECONDITION (SESSION_BUSY), as is one while a snapshot is taken.
+    INVALID_ARGUMENT without a session_id, for a session that is no shell, and at isolation level landlock. False: not.
+    """
+    user: builtins.str
+    """User of the image that the program runs as: a name or a uid, or both with a group: `user[:group]`, as images have
+    them; found in the image's /etc/passwd and /etc/group. Root has the capabilities that root of an image has, others
+    have none. Empty: the image's own user, which is root unless its configuration names another; with `beside`, the
+    session's. At most 128 characters. INVALID_ARGUMENT without an image, for a cell of a session, and if the image does
+    not know it.
     """
     @property
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -548,9 +565,11 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         display: builtins.bool | None = ...,
         workspace_read_only: builtins.bool = ...,
         image: builtins.str = ...,
+        beside: builtins.bool = ...,
+        user: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_display", b"_display", "display", b"display", "lease", b"lease", "limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_display", b"_display", "args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "image", b"image", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_display", b"_display", "args", b"args", "beside", b"beside", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "image", b"image", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "user", b"user", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_display", b"_display"]) -> typing.Literal["display"] | None: ...
 
 global___ExecuteCodeRequest = ExecuteCodeRequest
@@ -722,7 +741,7 @@ class ExecutionResult(google.protobuf.message.Message):
     message: builtins.str
     """One sentence for people. Always set for limits, SANDBOX_ERROR and CANCELLED."""
     cell: builtins.int
-    """In a session: number of the cell, from 1."""
+    """In a session: number of the cell, from 1. 0 for a command beside the shell."""
     @property
     def stdout(self) -> global___Output:
         """Standard output."""
@@ -880,9 +899,9 @@ class Session(google.protobuf.message.Message):
     cells: builtins.int
     """Cells run so far."""
     busy: builtins.bool
-    """True while a cell runs."""
+    """True while a cell, or a command beside the shell, runs."""
     idle_s: builtins.float
-    """Time since its last cell ended, or since it was created."""
+    """Time since its last cell or command ended, or since it was created."""
     idle_ttl_s: builtins.float
     """It is deleted after being idle for so long."""
     memory_bytes: builtins.int
@@ -948,6 +967,7 @@ class CreateSessionRequest(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
     language: builtins.str
     """`python` for an interpreter, which can branch, or `bash` for a shell. Empty: python."""
     profile: builtins.str
@@ -969,6 +989,8 @@ class CreateSessionRequest(google.protobuf.message.Message):
     """As in ExecuteCodeRequest, for a shell: it starts in the image's working folder. What its commands write stays for
     those that follow. If the image has no bash, the shell is its sh. Not with a workspace_id.
     """
+    user: builtins.str
+    """As in ExecuteCodeRequest, for the shell, and for commands beside it that name no other."""
     @property
     def limits(self) -> global___Limits:
         """What the session may hold; wall and CPU time are those of each cell unless a cell says otherwise. One that has fewer
@@ -997,9 +1019,10 @@ class CreateSessionRequest(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         request_id: builtins.str = ...,
         image: builtins.str = ...,
+        user: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["env", b"env", "files", b"files", "idle_ttl_s", b"idle_ttl_s", "image", b"image", "language", b"language", "limits", b"limits", "owner", b"owner", "profile", b"profile", "request_id", b"request_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["env", b"env", "files", b"files", "idle_ttl_s", b"idle_ttl_s", "image", b"image", "language", b"language", "limits", b"limits", "owner", b"owner", "profile", b"profile", "request_id", b"request_id", "tenant", b"tenant", "user", b"user", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___CreateSessionRequest = CreateSessionRequest
 

@@ -131,7 +131,7 @@ class ExecutorServiceServicer(object):
         image. The session goes on. The server keeps as many as `max_snapshot_bytes` allows, and removes those that were
         used longest ago. Repeating it is safe: it takes another one.
         Errors: NOT_FOUND, INVALID_ARGUMENT if the server takes none (max_snapshot_bytes is 0), FAILED_PRECONDITION for a
-        session whose cell runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
+        session whose cell or command beside runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
         (SESSION_CANNOT_SNAPSHOT), RESOURCE_EXHAUSTED if those in use leave no room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -74,7 +74,7 @@ class ExecutorServiceStub:
     image. The session goes on. The server keeps as many as `max_snapshot_bytes` allows, and removes those that were
     used longest ago. Repeating it is safe: it takes another one.
     Errors: NOT_FOUND, INVALID_ARGUMENT if the server takes none (max_snapshot_bytes is 0), FAILED_PRECONDITION for a
-    session whose cell runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
+    session whose cell or command beside runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
     (SESSION_CANNOT_SNAPSHOT), RESOURCE_EXHAUSTED if those in use leave no room.
     """
 
@@ -178,7 +178,7 @@ class ExecutorServiceAsyncStub:
     image. The session goes on. The server keeps as many as `max_snapshot_bytes` allows, and removes those that were
     used longest ago. Repeating it is safe: it takes another one.
     Errors: NOT_FOUND, INVALID_ARGUMENT if the server takes none (max_snapshot_bytes is 0), FAILED_PRECONDITION for a
-    session whose cell runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
+    session whose cell or command beside runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
     (SESSION_CANNOT_SNAPSHOT), RESOURCE_EXHAUSTED if those in use leave no room.
     """
 
@@ -292,7 +292,7 @@ class ExecutorServiceServicer(metaclass=abc.ABCMeta):
         image. The session goes on. The server keeps as many as `max_snapshot_bytes` allows, and removes those that were
         used longest ago. Repeating it is safe: it takes another one.
         Errors: NOT_FOUND, INVALID_ARGUMENT if the server takes none (max_snapshot_bytes is 0), FAILED_PRECONDITION for a
-        session whose cell runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
+        session whose cell or command beside runs (SESSION_BUSY), that has no image, or whose files are too many or too odd
         (SESSION_CANNOT_SNAPSHOT), RESOURCE_EXHAUSTED if those in use leave no room.
         """
 

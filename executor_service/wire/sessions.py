@@ -26,6 +26,7 @@ from executor_service.wire.validation import (
     check_lengths,
     check_profile,
     check_room,
+    check_user,
 )
 from fairbox.errors import FieldError, FieldErrors, shown
 
@@ -45,6 +46,8 @@ class SessionRequest:
     workspace_id: str = ""
     image: str = ""
     """Name or id of the image that is the root of a shell; empty: none."""
+    user: str = ""
+    """User of the image that the shell runs as; empty: the image's own."""
     owner: str = ""
     tenant: str = ""
     request_id: str = ""
@@ -101,6 +104,7 @@ def validate_session(
     check_lengths(found, request, "owner", "tenant", "request_id", "workspace_id", "image")
     if request.image and request.workspace_id:
         found.append(FieldError("image", "is set, must not be with a workspace_id"))
+    check_user(found, request.user, lacks="" if request.image else "an image")
     if found:
         raise FieldErrors(found)
     return SessionRequest(
@@ -112,6 +116,7 @@ def validate_session(
         env=MappingProxyType(dict(request.env)),
         workspace_id=request.workspace_id,
         image=request.image,
+        user=request.user,
         owner=request.owner,
         tenant=request.tenant,
         request_id=request.request_id,

@@ -21,6 +21,8 @@ from fairbox.errors import FieldError, FieldErrors, shown
 from limiter import Lease
 
 MAX_CODE = 1 << 20
+MAX_COMMAND = (128 << 10) - 1
+"""Bytes of a command beside a shell: what Linux allows one argument of a program, which it is."""
 MAX_ARGS, MAX_ARGS_BYTES = 256, 64 << 10
 MAX_FILES, MAX_FILES_BYTES = 1024, 64 << 20
 MAX_STDIN = 64 << 20
@@ -30,6 +32,7 @@ MAX_NAME_BYTES = 255
 """Most bytes of one part of a path: what Linux allows."""
 MAX_ENV, MAX_ENV_BYTES = 256, 64 << 10
 MAX_ID = 128
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.$-]*(:[A-Za-z0-9_.][A-Za-z0-9_.$-]*)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_SESSION_ID = 512
 """A session's id holds the name of its server."""
@@ -109,7 +112,7 @@ def validate(
     code = request.code.encode()
     if not code:
         found.append(FieldError("code", "is empty, must be the source of a program"))
-    if not _most(found, "code", len(code), MAX_CODE, "bytes"):
+    if not _most(found, "code", len(code), MAX_COMMAND if request.beside else MAX_CODE, "bytes"):
         raise FieldErrors(found)  # what names the program's file reads all of it
     _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
     _args(found, request.args)
@@ -143,6 +146,8 @@ def validate(
         tenant=request.tenant,
         profile=request.profile,
         session_id=request.session_id,
+        user=request.user,
+        beside=request.beside,
         display=request.display if request.HasField("display") else bool(request.session_id),
     )
 
@@ -194,7 +199,8 @@ def _cell(
         problem = f"is {shown(request.language)}, must be empty or the session's, {' or '.join(map(repr, allowed))}"
         found.append(FieldError("language", problem))
     text = "must be empty in a session, which has had its own since it was created"
-    found += [FieldError(name, text) for name in ("args", "env", "profile") if getattr(request, name)]
+    own = ("args", "profile") if request.beside else ("args", "env", "profile")
+    found += [FieldError(name, text) for name in own if getattr(request, name)]
     text = "must be unset in a session, whose limit it is"
     found += [FieldError(f"limits.{name}", text) for name in _OF_SESSIONS if getattr(request.limits, name)]
     limits = _policy_of_cells(maxima).resolve(request.limits, found)
@@ -278,10 +284,34 @@ def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: st
         found.append(
             FieldError("workspace_read_only", "is set, must not be with a session_id or without a workspace_id")
         )
+    _beside(found, request, language)
     if not request.session_id:
         check_profile(found, request.profile, language, profiles)
     if request.display and language != "python":
         found.append(FieldError("display", f"is true, which language {shown(language)} does not have"))
+
+
+def _beside(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str) -> None:
+    """Checks what a command beside a shell must be, and who a program may run as."""
+    if request.beside and not request.session_id:
+        found.append(FieldError("beside", "is true, must be false without a session_id"))
+    elif request.beside and language != "bash":
+        found.append(FieldError("beside", f"is true, must be false in a session of {shown(language)}: it is no shell"))
+    if request.beside and "\0" in request.code:
+        found.append(FieldError("code", "has a NUL character, which a command beside a shell can't have"))
+    lacks = "" if request.image or request.beside else "beside" if request.session_id else "an image"
+    check_user(found, request.user, lacks)
+
+
+def check_user(found: list[FieldError], user: str, lacks: str) -> None:
+    """A user of an image. `lacks`: what the request would need to have one; empty: nothing."""
+    if not user:
+        return
+    if lacks:
+        found.append(FieldError("user", f"is set, must be empty without {lacks}"))
+    elif len(user) > MAX_ID or not _USER.fullmatch(user):
+        allowed = f"a name or a number, or two with a colon between them, of at most {MAX_ID} characters"
+        found.append(FieldError("user", f"is {shown(user)}, must be {allowed}"))
 
 
 def check_lengths(found: list[FieldError], request: object, *names: str) -> None:

@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--image", default="", help="image that is its root, as `fairbox image` lists it; default: none"
     )
+    parser.add_argument("--user", default="", help="user of that image that it runs as; default: the image's own")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--executor", default="127.0.0.1:50051", help="address of the executor (%(default)s)")
     where.add_argument("--up", action="store_true", help="start an executor for this program alone")
@@ -142,6 +143,7 @@ def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:
         limits=Limits(memory_bytes=options.memory),
         timeout=options.timeout,
         image=options.image,
+        user=options.user,
         profile=options.profile,
     )
     return program, {there: Path(here) for there, here in wanted.items()}

@@ -111,6 +111,22 @@ async def test_a_request_without_a_lease_waits_its_turn_at_the_limiter(
     assert max(result.queue_time_s for result in results) > 0.5
 
 
+async def test_commands_beside_a_shell_hold_tokens_while_they_run_and_what_they_leave_holds_none(
+    executor: ExecutorClient, limiter: Limiter
+) -> None:
+    async with executor.session(language="bash") as shell:
+        runs = (shell.run("echo $EPOCHREALTIME; sleep 0.3; echo $EPOCHREALTIME", beside=True) for _ in range(6))
+        results = await asyncio.gather(*runs)
+        spans = sorted(tuple(map(float, result.stdout.data.split())) for result in results)
+        for begin, _ in spans:
+            assert sum(other <= begin < end for other, end in spans) <= LIMIT
+        async with LimiterClient(limiter.target) as client, client.lease(bucket="code") as lease:
+            running = asyncio.create_task(shell.run("sleep 600 & sleep 1", beside=True, lease=lease))
+            await asyncio.to_thread(wait_for, lambda: limiter.bucket().bound == 1)
+            assert (await running).outcome is Outcome.FINISHED
+            await asyncio.to_thread(wait_for, limiter.idle)
+
+
 async def test_a_lease_that_was_released_is_refused(executor: ExecutorClient, limiter: Limiter) -> None:
     async with LimiterClient(limiter.target) as client:
         async with client.lease(bucket="code") as lease:

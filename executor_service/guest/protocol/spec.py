@@ -107,6 +107,8 @@ if TYPE_CHECKING:
         work: str
         folder: str
         """Folder that it starts in; empty: `work`."""
+        user: str
+        """User of the image that it runs as, `user[:group]`; empty: root. Only for a box with an image."""
         workspace: str
         """Folder of the use's workspace; empty: there is none."""
         argv: list[str]

@@ -41,6 +41,8 @@ _ABOVE = 20
 """Descriptors here are none of either."""
 _QUIET_BASH = b"set +o history +H\n"
 """An exclamation mark in a command is nothing but that."""
+SIGNALS = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ)
+"""Signals that do to a shell what they usually do, and not what they do to an interpreter of Python."""
 _LOOK_MS = 50
 """Between two looks whether the shell lives, where something else keeps its pipe open."""
 _ASK_AGAIN_S = 0.05
@@ -74,8 +76,7 @@ class ShellServer:
         """OSError where no shell can be started, or not in that folder."""
         self._channel = channel
         self._work = os.path.dirname(sys.modules["__main__"].__dict__["__file__"])
-        self._start_folder = sys.argv[1] or os.environ.get(WORKSPACE) or self._work
-        os.makedirs(self._start_folder, exist_ok=True)  # where an image names one that it has not
+        self._start_folder = start_folder(self._work)
         self._stdin = _above(os.memfd_create("stdin"))
         self._command = _above(os.memfd_create("command"))
         self._replaced = ""
@@ -150,7 +151,7 @@ class ShellServer:
         try:
             if b"\0" in command:
                 raise ValueError("the command has a NUL character")
-            _fill(self._stdin, data)
+            fill(self._stdin, data)
             put_files(self._work, head["files"], blob[stdin_end:])
         except (OSError, ValueError) as error:
             self._answer(head, cpu, {"problem": wire.short(f"the command could not be handed over: {error}")})
@@ -176,7 +177,7 @@ class ShellServer:
         file = f"/dev/fd/{self._base + _COMMAND}"
         if not os.path.exists(file):  # a level without /proc
             return b"\\command \\eval " + _quoted(command)
-        _fill(self._command, memoryview(command))
+        fill(self._command, memoryview(command))
         return b"\\command . " + file.encode()
 
     def _has_ended(self) -> bool:
@@ -251,17 +252,23 @@ class ShellServer:
         return used + sum(map(int, fields[_CPU_FIELDS])) * _TICK_S
 
 
+def start_folder(work: str) -> str:
+    """Folder that the session begins in, made if it is one that its image names and has not. OSError."""
+    folder = sys.argv[1] or os.environ.get(WORKSPACE) or work
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
 def _spawned(argv: tuple[str, ...], source: int, places: dict[int, int]) -> int:
     """Starts a shell that reads commands from `source` and says nothing. `places`: its descriptors, and ours that they
     are. FileNotFoundError if there is none of that name."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, source, 0)]
     actions += [(os.POSIX_SPAWN_DUP2, place, to) for to, place in places.items()]
     actions.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0))
-    usual = (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ)
-    return os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setpgroup=0, setsigdef=usual)
+    return os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setpgroup=0, setsigdef=SIGNALS)
 
 
-def _fill(handle: int, data: memoryview) -> None:
+def fill(handle: int, data: memoryview) -> None:
     """Makes `data` what is read from `handle`."""
     os.ftruncate(handle, 0)
     os.lseek(handle, 0, os.SEEK_SET)

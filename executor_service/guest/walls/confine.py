@@ -10,7 +10,6 @@ import resource
 import time
 
 from executor_service.guest.walls import syscalls as sys_
-from executor_service.guest.walls.mounts import IMAGE_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 INNER_UID = 1000
 """Uid that a program sees as its own if the server is an ordinary user."""
-_ROOT_OF_IMAGE = (0, 1, 3, 4, 5, 6, 7)
-"""Capabilities that root of an image has over the image's own: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID and
-SETUID of linux/capability.h. Not SYS_CHROOT: it would lead out of the image's root."""
 _NICE = 5
 """Added to the niceness of programs: they must not starve the server."""
 _NONE = ("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
@@ -85,12 +81,10 @@ def lead_session() -> None:
 
 
 def take_identity(confinement: Confinement) -> None:
+    """For a box without an image."""
     uid = confinement.uid
     if confinement.bare is not None:
         confinement.bare.take_identity(confinement)
-        return
-    if confinement.image_owner is not None:
-        _enter_image(confinement, confinement.image_owner)
         return
     if confinement.privileged:
         os.setresgid(uid, uid, uid)
@@ -106,21 +100,6 @@ def take_identity(confinement: Confinement) -> None:
     sys_.drop_capabilities()
 
 
-def _enter_image(confinement: Confinement, owner: int) -> None:
-    """The worker becomes root of its image, and nobody outside: it can change what is the image's, and nothing else."""
-    if confinement.privileged:
-        os.setresgid(owner, owner, owner)
-        os.setresuid(owner, owner, owner)
-    sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
-    sys_.unshare(sys_.CLONE_NEWUSER)
-    write_identity_map(inside=0, outside=owner if confinement.privileged else 0, proc=confinement.proc)
-    os.close(confinement.proc)
-    os.chroot(IMAGE_ROOT)  # now: who has another root can't make a namespace
-    os.chdir("/")
-    sys_.drop_bounding_set(_ROOT_OF_IMAGE)
-    sys_.drop_capabilities(_ROOT_OF_IMAGE)
-
-
 def limit(which: int, value: int) -> None:
     """Sets soft and hard limit, as far down as the present hard limit allows."""
     hard = resource.getrlimit(which)[1]
@@ -129,13 +108,21 @@ def limit(which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
-def write_identity_map(*, inside: int, outside: int, outside_gid: int | None = None, proc: int | None = None) -> None:
-    """Maps one uid and one gid of the parent user namespace into this process's new one. `proc`: instead of /proc."""
+def write_identity_map(
+    *,
+    inside: int,
+    outside: int,
+    inside_gid: int | None = None,
+    outside_gid: int | None = None,
+    proc: int | None = None,
+) -> None:
+    """Maps one uid and one gid of the parent user namespace into this process's new one. A gid of None is as the uid;
+    `proc`: instead of /proc."""
     gid = outside if outside_gid is None else outside_gid
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{inside} {outside} 1"),
-        ("gid_map", f"{inside} {gid} 1"),
+        ("gid_map", f"{inside if inside_gid is None else inside_gid} {gid} 1"),
     ):
         path = f"/proc/self/{name}" if proc is None else f"self/{name}"
         handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)

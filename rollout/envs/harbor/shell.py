@@ -52,6 +52,7 @@ def test_options(
     return {
         "language": "bash",
         "image": image,
+        "user": "root",
         "env": {**env, **tests.env},
         "files": files,
         "return_paths": RETURN_PATHS,

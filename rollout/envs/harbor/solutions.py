@@ -54,7 +54,7 @@ async def _solved(executor: ExecutorClient, task: HarborTask, solution: list[Inp
     """(image in which the solution was played, what it printed if it failed)"""
     limits = Limits(memory_bytes=(task.memory_mb or 0) << 20)
     env = {**task.env, **task.solution_env}
-    async with executor.session(language="bash", image=image, env=env, limits=limits) as session:
+    async with executor.session(language="bash", image=image, user="root", env=env, limits=limits) as session:
         result = await session.run(_SOLVE, files=solution, timeout=task.test_s)
         failed = "" if result.exit_code == 0 else f"{result.stdout.text}{result.stderr.text}"[-2000:].strip()
         return (await session.snapshot()).image, failed

@@ -162,6 +162,7 @@ class GradingProgram:
         return {
             "language": "bash",
             "image": self.image,
+            "user": "root",
             "env": env,
             "files": self.files,
             "return_paths": self.return_paths,

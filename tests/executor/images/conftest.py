@@ -44,6 +44,11 @@ store = ImageStore(Path(sys.argv[1]), timeout_s=120)
 for archive in sys.argv[2:]:
     store.add(open_archive(Path(archive)))
 """
+PEOPLE = b"""root:x:0:0:root:/root:/bin/bash
+ann:x:1234:55:Ann:/home/ann:/bin/bash
+odd line
+huge:x:99999999999:1:::
+"""
 MOUNTING = [level for level in LEVELS if not level.landlock and level.place is None]
 
 
@@ -71,6 +76,10 @@ def _served(level: Level, top: Path) -> Iterator[Setting]:
         archives.append(str(write_folder(top / name, files)))
     odd = layer(Entry("etc/hosts/is/a/folder", b""), Entry("dev", b"a file"), Entry("proc/version", b"own"))
     archives.append(str(write_folder(top / "odd", layout_files([base, odd], name="odd", WorkingDir="/bin/bash"))))
+    peopled = layer(Entry("etc/passwd", PEOPLE), Entry("etc/group", b"staff:x:77:\n"), Entry("home/ann/name", b"ann"))
+    for name, user in (("peopled", "ann:staff"), ("stray", "nobody-here")):
+        files = layout_files([base, peopled], name=name, User=user)
+        archives.append(str(write_folder(top / name, files)))
     for name, programs in (("plain", ["cat", "sh", "sleep"]), ("shell-less", ["cat"])):
         archives.append(str(write_folder(top / name, layout_files([host_layer(*programs)], name=name))))
     store = top / "store"

@@ -135,13 +135,13 @@ async def test_snapshots_of_other_tenants_do_not_exist(client: ExecutorClient) -
 
 async def test_a_busy_session_is_refused_and_background_programs_are_not(client: ExecutorClient) -> None:
     async with client.session(language="bash", image="one") as session:
-        running = asyncio.create_task(session.run("sleep 1"))
-
-        while not (await client.list_sessions())[0].busy:
-            await asyncio.sleep(0.01)
-        with pytest.raises(SessionBusy):
-            await session.snapshot()
-        await running
+        for beside in (False, True):
+            running = asyncio.create_task(session.run("sleep 1", beside=beside))
+            while not (await client.list_sessions())[0].busy:
+                await asyncio.sleep(0.01)
+            with pytest.raises(SessionBusy, match="runs a command beside its shell" if beside else "runs a cell"):
+                await session.snapshot()
+            await running
         await said(session, "while true; do for i in 1 2 3 4 5 6; do echo $RANDOM > /srv/$i; rm /srv/$i; done; done &")
         for _ in range(5):
             await session.snapshot()

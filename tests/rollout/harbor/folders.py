@@ -42,9 +42,13 @@ def write_task(
     return write_folder(folder, {name: text.encode() for name, text in files.items()})
 
 
-def add_image(store: Path, name: str, layers: Sequence[bytes], folder: str = "/app", pack: str = "+gzip") -> None:
+def add_image(
+    store: Path, name: str, layers: Sequence[bytes], folder: str = "/app", pack: str = "+gzip", user: str = ""
+) -> None:
     """Puts an image with this name into a store. Commands begin in `folder`."""
-    files = layout_files(layers, pack=pack, name=name, WorkingDir=folder, Env=["PATH=/usr/bin", "HOME=/root"])
+    files = layout_files(
+        layers, pack=pack, name=name, WorkingDir=folder, Env=["PATH=/usr/bin", "HOME=/root"], User=user
+    )
     archive = write_folder(store.parent / "archives" / name, files)
     assert main(["image", "add", str(archive), "--dir", str(store)]) == 0
 

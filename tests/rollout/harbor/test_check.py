@@ -17,6 +17,7 @@ from tests.rollout.services import LAZY, executor_status
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
     add_image(tmp_path / "store", "plain", plain_layers())
+    add_image(tmp_path / "store", "plain-user", plain_layers(), user="1000")
     async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}", *LAZY]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
@@ -55,6 +56,15 @@ async def test_tasks_are_named_with_what_their_solutions_are_worth(
     said = capsys.readouterr().out
     assert "no-solution: could not be checked: " in said
     assert "no image 'no-solution'" in said
+
+
+async def test_solutions_and_tests_run_as_root_whoever_the_image_is_for(
+    stack: LocalStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = 'echo 0 > /logs/verifier/reward.txt; [ "$UID" = 0 ] && cat /app/answer > /logs/verifier/reward.txt'
+    solve(write_task(tmp_path / "tasks" / "who", test=test), 'echo "$((UID == 0))" > /app/answer')
+    given = [f"data={tmp_path / 'tasks'}", f"executor={stack.ports.executor}", "image=plain-user"]
+    assert await asyncio.to_thread(main, ["data", "harbor", *given]) == 0, capsys.readouterr().out
 
 
 def test_bad_folders_and_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
