@@ -12,7 +12,8 @@ import pytest
 
 from executor_service.machine.facts import MAX_USER_NAMESPACES
 from executor_service.v1 import executor_pb2 as pb
-from rollout.cli.executor import doctor, main
+from rollout.cli import main
+from rollout.cli.executor import doctor
 from tests.executor.levels import ENV, HOME, PREFIX, PYTHON
 from tests.executor.servers import ROOT, command, running
 
