@@ -198,6 +198,8 @@ class Zygote:
             if answer["type"] == "failed":
                 raise SandboxFailure(answer["stage"], answer["errno"], answer["error"], started=False)
             if answer["type"] == kind:
+                if self._inner < 0:  # the kernel drops a descriptor that is one too many, and says nothing
+                    raise SandboxFailure("zygote", errno.EMFILE, os.strerror(errno.EMFILE), started=False)
                 return answer
 
     def _last_words(self) -> str:

@@ -205,7 +205,7 @@ async def test_limits_hold(executor: ExecutorClient) -> None:
 async def test_nothing_of_a_shell_outlives_its_session(executor: ExecutorClient) -> None:
     async with executor.session(language="bash") as shell:
         await said(shell, "setsid sleep 4141.5 & sleep 4142.5 & disown; true")
-        assert processes_with("4141.5")
+        wait_for(lambda: bool(processes_with("4141.5")))
     wait_for(lambda: not processes_with("4141.5") and not processes_with("4142.5"))
 
 
