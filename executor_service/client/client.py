@@ -255,16 +255,13 @@ class ExecutorClient(ImageCalls, SessionCalls):
         call_timeout: float | None = None,
     ) -> Workspace:
         """Makes a repository at a commit available to runs: one of the three sources, and the commit.
+
         Of several servers one has it after this, the same one for the same source while it is there, and runs of the
         same tenant that name it go there; where that one is gone, they get NotFound, and preparing again finds another.
         `call_timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
         ExecutorUnavailable.
         """
-        sources: dict[str, str | bytes] = {
-            "local_path": local_path,
-            "bundle": bundle,
-            "remote_url": remote_url,
-        }
+        sources: dict[str, str | bytes] = {"local_path": local_path, "bundle": bundle, "remote_url": remote_url}
         given = {name: value for name, value in sources.items() if value}
         if len(given) != 1:
             raise InvalidRequest(f"a workspace has one source, one of {', '.join(sources)}; {len(given)} are given", ())

@@ -80,9 +80,8 @@ class Children:
             self.largest = max(self.largest, resident)
             if pid == self.pid:
                 self.end(status)
-            if (
-                serves and flags and (pid != self.pid or self._pages.failure() is None)
-            ):  # else it is told with its reason
+            failed = pid == self.pid and self._pages.failure() is not None  # which is told with its reason
+            if serves and flags and not failed:
                 self._tell({"type": "exited", "pid": pid, "main": pid == self.pid, **exit_of(status)})
 
     def ways(self) -> dict[str, int]:
