@@ -14,6 +14,7 @@ import copy
 import hashlib
 import logging
 import uuid
+from array import array
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -91,7 +92,7 @@ class TrajectoryRun:
 
     async def __aenter__(self) -> Self:
         state = self._state
-        prompt = hashlib.sha256(str(state.builder.ids).encode()).hexdigest()
+        prompt = hashlib.sha256(array("q", state.builder.ids)).hexdigest()
         opened = await self._journal.opened(Opened(state.trajectory_id, state.started_at, prompt))
         state.trajectory_id, state.started_at = opened.trajectory_id, opened.started_at
         self._trace = TrajectoryTrace(state.trajectory_id)

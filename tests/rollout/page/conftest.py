@@ -92,7 +92,7 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip(f"pages are tested in a browser: {_INSTALL}")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield found
         found.close()
 
