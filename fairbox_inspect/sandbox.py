@@ -287,7 +287,7 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await call()
-        except (fairbox.Overloaded, fairbox.SessionBusy) as error:
+        except (fairbox.Overloaded, fairbox.SessionBusy) as error:  # again is safe: what found no room did not begin
             if asyncio.get_running_loop().time() > deadline:
                 raise
             await asyncio.sleep(getattr(error, "retry_after_s", 1.0))

@@ -20,7 +20,7 @@ from rollout.data.swe.hub import is_dataset
 from rollout.dump import refuse_existing
 from rollout.engine_choice import open_engine
 from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
-from rollout.journal import NAME, Durability, RunJournal, open_journal
+from rollout.journal import NAME, Durability, JournalError, RunJournal, open_journal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
 from rollout.rewards import load_reward
@@ -128,21 +128,21 @@ async def open_loop(
 
 @contextlib.asynccontextmanager
 async def open_run_journal(config: RolloutConfig, env_config: Any, folder: Path) -> AsyncIterator[RunJournal | None]:
-    """The journal of the run whose dump is to be in `folder`; None if it keeps none. What a run that goes on has dumped
-    is deleted: all of it comes again from the journal. Raises ConfigError for a run that can't go on, and JournalError.
-    """
+    """The journal of the run whose dump is to be in `folder`; None if it keeps none. Raises ConfigError for a run that
+    can't go on, DumpError if there is a dump and no journal, and JournalError."""
     settings = plain(flat_settings(config) | flat_settings(env_config, "env_config."))
     exists = (folder / NAME).exists()
     if exists and not config.resume:
         raise ConfigError(f"out is {str(folder)!r}, which holds a run that was cut off; resume=true goes on with it")
     durability = Durability.NONE if config.ray else Durability(config.journal)
-    dump = folder / f"{config.step}.jsonl"
     if not exists:
-        refuse_existing(dump)
+        refuse_existing(folder / f"{config.step}.jsonl")
+    elif durability is Durability.NONE:
+        raise ConfigError("journal is 'none', but resume=true goes on with the journal in out")
     about = None if exists else {"settings": json.dumps(settings)}
     async with open_journal(folder, durability, about) as journal:
         if exists and journal is not None:
-            before = json.loads(journal.about["settings"])
+            before = _settings_of(journal, folder)
             changed = [
                 f"{name} is {settings.get(name)!r}, but was {before.get(name)!r} when the run began"
                 for name in sorted({*before, *settings})
@@ -150,5 +150,12 @@ async def open_run_journal(config: RolloutConfig, env_config: Any, folder: Path)
             ]
             if changed:
                 raise ConfigError("; ".join(changed))
-            dump.unlink(missing_ok=True)
         yield journal
+
+
+def _settings_of(journal: RunJournal, folder: Path) -> dict[str, Any]:
+    """The settings with which the run began. Raises JournalError."""
+    try:
+        return dict(json.loads(journal.about["settings"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise JournalError(f"{folder / NAME}: the run's settings can't be read: {error}") from None

@@ -10,10 +10,9 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from executor_service import ExecutorClient
 from fairbox.config import load, setting
@@ -91,17 +90,17 @@ async def _serve(config: McpConfig, executor: ExecutorClient, stop: asyncio.Even
             host, port = config.http_address
             await until_stopped(stop, server.run_streamable_http_async(host=host, port=port))
         else:
-            with _stdin_that_ends(stop):
+            async with _stdin_that_ends(stop):
                 await server.run_stdio_async()
 
 
-@contextmanager
-def _stdin_that_ends(stop: asyncio.Event) -> Iterator[None]:
+@asynccontextmanager
+async def _stdin_that_ends(stop: asyncio.Event) -> AsyncIterator[None]:
     """Lets sys.stdin end with `stop`. The library waits in a thread for the next line, and can't be ended before it has
     one: so another thread, which nobody waits for, passes on what comes."""
     agent, (ours, theirs) = os.dup(0), socket.socketpair()
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)  # so that no child takes what the agent says
+    os.dup2(nothing := os.open(os.devnull, os.O_RDONLY), 0)  # so that no child takes what the agent says
+    os.close(nothing)
 
     def end() -> None:
         with suppress(OSError):
@@ -119,9 +118,10 @@ def _stdin_that_ends(stop: asyncio.Event) -> Iterator[None]:
 
     threading.Thread(target=pass_on, daemon=True).start()
     before, sys.stdin = sys.stdin, theirs.makefile(encoding="utf-8")
-    ending = asyncio.ensure_future(end_with_stop())
-    try:
-        yield
-    finally:
-        ending.cancel()
-        sys.stdin = before
+    async with asyncio.TaskGroup() as tasks:
+        ending = tasks.create_task(end_with_stop())
+        try:
+            yield
+        finally:
+            ending.cancel()
+            sys.stdin = before

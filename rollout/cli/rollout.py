@@ -179,6 +179,8 @@ async def _run(
                 environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
         check_prompts(tasks, backend.chat, backend.schemas, longest=longest_context(config, backend.max_model_tokens))
+        if journal is not None:
+            await journal.begin(folder / f"{config.step}.jsonl")
         dump = stack.enter_context(DumpWriter(folder, config.step))
         complete = await _roll(config, environment, tasks, backend, dump, console, stop, journal)
         if journal is not None:

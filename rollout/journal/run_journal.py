@@ -6,6 +6,7 @@ settings finds what it had; the file goes when the run has ended, as the dump ha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,6 +28,12 @@ class RunJournal:
     def about(self) -> Mapping[str, str]:
         """Facts about the run, as it was begun."""
         return self._file.about
+
+    async def begin(self, dump: Path) -> None:
+        """To be called before the dump is made: so whoever finds that finds the journal too. What the run has dumped
+        before it was cut off is deleted, because all of it comes again."""
+        await self._file.begin()
+        await asyncio.to_thread(dump.unlink, missing_ok=True)
 
     async def trajectory(self, place: int, attempt: int) -> TrajectoryJournal:
         """The journal of one trajectory."""

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from fairbox.errors import FairboxError
 from rollout.journal.entries import BadEntry, Entry, Written, read, written
@@ -64,8 +64,8 @@ class JournalError(FairboxError):
 
 
 class JournalFile:
-    """`async with JournalFile(path, about={...}) as journal`, whose file is made with its first entry; `about` None
-    opens one that is there."""
+    """`async with JournalFile(path, about={...}) as journal`, whose file is made by `begin()`; `about` None opens one
+    that is there."""
 
     def __init__(self, path: Path, *, durability: Durability, about: Mapping[str, str] | None = None) -> None:
         self.path = path
@@ -74,8 +74,8 @@ class JournalFile:
         self._new = about is not None
         self._durability = durability
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._waiting: deque[tuple[Any, ...]] = deque()
-        """Rows to be committed. Both threads use it."""
+        self._waiting: deque[tuple[int, int, int, Entry]] = deque()
+        """Entries to be committed, with place, attempt and number. Both threads use it."""
         self._failure: JournalError | None = None
         self._connection: sqlite3.Connection | None = None
 
@@ -96,11 +96,14 @@ class JournalFile:
         finally:
             self._thread.shutdown(wait=False)
 
+    async def begin(self) -> None:
+        """Makes the file, if it is a new one. Raises JournalError."""
+        await self._run(self._live)
+
     async def append(self, place: int, attempt: int, number: int, entry: Entry, *, waits: bool = True) -> None:
         """Returns when it is committed; unless it `waits` for that, at once, and the next entry that waits commits it
         too. Raises JournalError."""
-        stored = written(entry)
-        self._waiting.append((place, attempt, number, stored.kind, stored.body, stored.checksum))
+        self._waiting.append((place, attempt, number, entry))
         if not waits:
             return
         # Whichever call runs first commits all that wait. This one's turn comes behind it, in the one thread.
@@ -125,7 +128,7 @@ class JournalFile:
     def _guarded(self, work: Callable[[], Result]) -> Result:
         try:
             return work()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, TypeError, ValueError) as error:  # the last two: a tool's answer is no JSON
             # Here, and not on the loop: what runs next must know it, as its entry may be among those that are lost.
             hint = "; with journal=none a run does without" if self._connection is None else ""
             self._failure = JournalError(f"{self.path}: {getattr(error, 'strerror', None) or error}{hint}")
@@ -134,6 +137,8 @@ class JournalFile:
     def _open(self) -> sqlite3.Connection:
         if self._new and self.path.exists():
             raise JournalError(f"{self.path}: exists, and belongs to another run")
+        if self._new:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         self._connection, self.about = opened(self.path, self._durability, self.about if self._new else None)
         self._new = False
         return self._connection
@@ -158,7 +163,9 @@ class JournalFile:
         rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if rows:
             connection.execute("BEGIN")
-            connection.executemany(_APPEND, rows)
+            for place, attempt, number, entry in rows:
+                stored = written(entry)
+                connection.execute(_APPEND, (place, attempt, number, stored.kind, stored.body, stored.checksum))
             connection.execute("COMMIT")
 
     def _score(self, place: int, attempt: int) -> Entry | None:

@@ -41,11 +41,6 @@ class TrajectoryJournal:
         """Number of entries that were gone through, recorded or not."""
         self._appended = len(recorded)
 
-    @property
-    def replaying(self) -> bool:
-        """Says whether the next effect is recorded, or cut off."""
-        return self._next < len(self._recorded)
-
     async def opened(self, own: Opened) -> Opened:
         """The trajectory's beginning. Raises JournalError if it was that of another task."""
         found = await self.once(Opened, lambda: _done(own))
@@ -101,13 +96,13 @@ class TrajectoryJournal:
         return (await self.once(Rewarded, made)).rewards
 
     def _take(self, kind: type[E]) -> E | None:
-        if self.replaying and isinstance(self._recorded[self._next], kind):
-            self._next += 1
-            return cast("E", self._recorded[self._next - 1])
-        return None
+        if self._next >= len(self._recorded) or not isinstance(self._recorded[self._next], kind):
+            return None
+        self._next += 1
+        return cast("E", self._recorded[self._next - 1])
 
     async def _record(self, entry: Entry) -> None:
-        if self.replaying:
+        if self._next < len(self._recorded):
             found = type(self._recorded[self._next]).__name__
             raise JournalError(f"a trajectory goes on with {type(entry).__name__}, but {found} is recorded")
         await self._append(self._appended, entry, waits=not isinstance(entry, _WITH_THE_NEXT))

@@ -39,6 +39,22 @@ def lasting(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "timings": timings, "metrics": None}
 
 
+async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path: Path, model_dir: Path) -> None:
+    """Its dump is there, and empty."""
+    words = command("--up", f"out={tmp_path}", "n=1", "limits.max_turns=1", "limits.max_turn_tokens=8", "resume=true")
+    process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+    async with asyncio.timeout(200):
+        while not (tmp_path / "1.jsonl").exists():
+            assert process.returncode is None
+            await asyncio.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    again = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stderr=subprocess.PIPE)
+    _, errors = await asyncio.wait_for(again.communicate(), 300)
+    assert again.returncode == 0, errors.decode()
+    assert len(list(read_dump(tmp_path / "1.jsonl"))) == 1
+
+
 async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_dir: Path) -> None:
     out, dump = tmp_path / "out", tmp_path / "out" / "1.jsonl"
     words = (f"out={out}", "n=3", "samples_per_prompt=2", "concurrency=2", "limits.max_turn_tokens=80")
@@ -55,6 +71,7 @@ async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_
     assert 2 <= len(before) < 6
 
     assert "which holds a run that was cut off; resume=true goes on with it" in said("--up", *words)
+    assert "journal is 'none', but resume=true goes on" in said("--up", *words, "resume=true", "journal=none")
     changed = said("--up", *words, "resume=true", "limits.max_turns=2", "sampling.temperature=0.7")
     assert "limits.max_turns is 2, but was 4 when the run began" in changed
     assert "sampling.temperature is 0.7, but was 0.5 when the run began" in changed
@@ -84,5 +101,11 @@ def test_a_journal_that_is_broken_or_of_nobody_is_a_sentence(tmp_path: Path) -> 
         other.execute("CREATE TABLE mine (x)")
     other.close()
     assert "journal.db: no such table: about" in said(f"out={tmp_path}", "resume=true")
+    (tmp_path / "journal.db").unlink()
+    with sqlite3.connect(tmp_path / "journal.db") as foreign:
+        foreign.execute("CREATE TABLE about (name TEXT, value TEXT)")
+        foreign.execute("INSERT INTO about VALUES ('version', '1')")
+    foreign.close()
+    assert "journal.db: the run's settings can't be read: 'settings'" in said(f"out={tmp_path}", "resume=true")
     assert "resume is set, but a run with ray keeps no journal" in said("resume=true", "ray=true")
     assert "journal is 'twice'" in said("journal=twice")

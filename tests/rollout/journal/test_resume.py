@@ -323,7 +323,7 @@ async def test_a_journal_that_can_not_be_written_ends_the_run(world: Callable[..
     class Full(Cutting):
         def cut(self, file: JournalFile) -> None:
             super().cut(file)
-            file._waiting.append(("no", "row"))
+            file._waiting.append((0, 0, 0, object()))  # type: ignore[arg-type]
 
     with pytest.raises(ExceptionGroup) as caught:
         await here.process(Full(None), goes_on=False)

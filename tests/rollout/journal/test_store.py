@@ -123,9 +123,10 @@ async def test_what_is_no_journal_is_refused_in_a_sentence(tmp_path: Path) -> No
     path = tmp_path / "journal.db"
     with pytest.raises(JournalError, match=r"journal\.db: is not there, so there is no run to go on with"):
         await journal(tmp_path).__aenter__()
-    async with journal(tmp_path / "none", {}) as file:
-        with pytest.raises(JournalError, match="unable to open database file; with journal=none a run does without"):
-            await file.append(0, 1, 0, ENTRIES[0])
+    (tmp_path / "file").touch()
+    async with journal(tmp_path / "file" / "folder", {}) as file:
+        with pytest.raises(JournalError, match="Not a directory; with journal=none a run does without"):
+            await file.begin()
     path.write_bytes(b"nothing of the kind" * 1000)
     with pytest.raises(JournalError, match="file is not a database"):
         await journal(tmp_path).__aenter__()
@@ -136,12 +137,25 @@ async def test_what_is_no_journal_is_refused_in_a_sentence(tmp_path: Path) -> No
     async with journal(tmp_path, {}) as file:
         assert await file.entries(0, 1) == []
         assert not path.exists()
-        await file.append(0, 1, 0, ENTRIES[0])
+        await file.begin()
+        assert path.exists()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE about SET value = '0' WHERE name = 'version'")
     connection.close()
     with pytest.raises(JournalError, match="is of version '0', must be of '1'"):
         await journal(tmp_path).__aenter__()
+
+
+async def test_an_answer_that_is_no_json_ends_the_run_and_loses_nothing_before_it(tmp_path: Path) -> None:
+    odd = Answered(1.0, (ToolResponse("", ToolOutcome.OK, reward=object()),))  # type: ignore[arg-type]
+    async with journal(tmp_path, {}) as file:
+        await file.append(0, 1, 0, ENTRIES[0])
+        with pytest.raises(JournalError, match=r"journal\.db: "):
+            await file.append(0, 1, 1, odd)
+        with pytest.raises(JournalError):
+            await file.append(1, 1, 0, ENTRIES[0])
+    async with journal(tmp_path) as file:
+        assert await file.entries(0, 1) == ENTRIES[:1]
 
 
 async def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
