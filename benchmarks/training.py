@@ -12,7 +12,7 @@ executor, the same settings and seeds, for the same number of trajectories. Two 
 
 A synchronous step waits for the longest of 64 trajectories and then for its update; an asynchronous one takes those
 that have ended while 64 others are played. The policy is warmed up to call in half of its trajectories, so that there
-are delays from the first step on.
+are delays from the first step on. The first run writes the practice policy, which takes two minutes.
 """
 
 from __future__ import annotations
@@ -242,3 +242,6 @@ def _rows(sync: list[Ran], asynchronous: list[Ran], delay_s: float) -> list[Row]
             "async: time without a turn in the engine", mean(asynchronous, "async/engine_idle"), "", against="share"
         ),
     ]
+
+
+PARTS = {"modes": rows}

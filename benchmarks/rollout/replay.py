@@ -1,8 +1,8 @@
 """Trajectories whose lengths and times are known before they are played.
 
-`draws()` reads what real trajectories took (benchmarks/data/rollout_draws.json: one list of turns each, a turn being
-sampled tokens and the seconds of its tool call, or null where it made none) and draws from them. The engine and the
-tool here take that long, say what a model would say, and cost next to nothing themselves.
+`draws()` reads what real trajectories took (`draws.json`: one list of turns each, a turn being sampled tokens and the
+seconds of its tool call, or null where it made none) and draws from them. The engine and the tool here take that long,
+say what a model would say, and cost next to nothing themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollout.tokens import HubTokenizer
 from rollout.tools import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-_DATA = Path(__file__).parent / "data" / "rollout_draws.json"
+_DATA = Path(__file__).parent / "draws.json"
 TOKENS_PER_S = 60.0
 """Speed of one trajectory on a GPU that serves many."""
 CALL = '<tool_call>\n{"name": "code", "arguments": {"code": "print(sum(range(100)))"}}\n</tool_call>'

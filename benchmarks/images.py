@@ -1,8 +1,4 @@
-"""Measures programs and shells in images, beside fairbox's own and a chroot of the same files.
-
-`python -m benchmarks.bench_images [PART...]`; parts: store, programs, shells, snapshots; all of them by default. Only
-root may chroot. Prints a table and writes benchmarks/out/images.json: a list of {name, value, unit, bar, ok, against}.
-"""
+"""Programs and shells in images, beside fairbox's own and a chroot of the same files. Only root may chroot."""
 
 from __future__ import annotations
 
@@ -12,16 +8,14 @@ import functools
 import io
 import os
 import statistics
-import sys
 import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from benchmarks.executor_server import executor
+from benchmarks.executor.server import executor
 from benchmarks.rows import Row, figure
-from benchmarks.table import run
 from executor_service import ExecutorClient, Outcome
 from executor_service.images.archive import open_archive
 from executor_service.images.store import ImageStore
@@ -189,6 +183,3 @@ async def _median(work: Callable[[], Awaitable[object]]) -> float:
 
 
 PARTS = {"store": store_rows, "programs": programs_rows, "shells": shells_rows, "snapshots": snapshots_rows}
-
-if __name__ == "__main__":
-    sys.exit(run("images", PARTS, sys.argv[1:]))

@@ -1,8 +1,7 @@
-"""Many client processes: frames coalesce per stream, so that 64 streams cost the server more than one.
+"""Many clients: frames coalesce per stream, so that 64 streams cost the server more than one.
 
-`python -m benchmarks.limiter_many ADDRESS CLIENTS` is a process with that many clients, each with a channel and a
-stream of its own: it says READY, and goes on until its standard input ends. Eight of them stand for 64 processes,
-which the server can't tell apart from them, and which two cores could not run beside it.
+Eight processes (`clients`) of eight clients stand for 64 processes, which the server can't tell apart from them, and
+which two cores could not run beside it.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import asyncio
 import contextlib
 import sys
 
-from benchmarks.limiter_server import ROOT, START_WITHIN_S, Server, running
+from benchmarks.limiter.server import ROOT, START_WITHIN_S, Server, running
 from benchmarks.rows import Row, cpu_of, figure, median
-from limiter import LimiterClient
 
 _PROCESSES = 8
 _CLIENTS = 64
@@ -44,7 +42,7 @@ async def rows() -> list[Row]:
 
 async def _start(server: Server, stack: contextlib.AsyncExitStack) -> None:
     pipe = asyncio.subprocess.PIPE
-    words = ["benchmarks.limiter_many", server.address, str(_CLIENTS // _PROCESSES)]
+    words = ["benchmarks.limiter.clients", server.address, str(_CLIENTS // _PROCESSES)]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", *words, cwd=ROOT, stdin=pipe, stdout=pipe)
     stack.push_async_callback(_end, process)
     assert process.stdout is not None
@@ -55,27 +53,3 @@ async def _start(server: Server, stack: contextlib.AsyncExitStack) -> None:
 async def _end(process: asyncio.subprocess.Process) -> None:
     process.kill()
     await process.communicate()
-
-
-async def _load(address: str, clients: int) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        opened = [
-            await stack.enter_async_context(LimiterClient(address, unavailable_after=START_WITHIN_S))
-            for _ in range(clients)
-        ]
-
-        async def loop(client: LimiterClient) -> None:
-            while True:
-                async with client.lease():
-                    pass
-
-        async with asyncio.TaskGroup() as tasks:
-            loops = [tasks.create_task(loop(client)) for client in opened]
-            print("READY", flush=True)
-            await asyncio.to_thread(sys.stdin.read)
-            for each in loops:
-                each.cancel()
-
-
-if __name__ == "__main__":
-    asyncio.run(_load(sys.argv[1], int(sys.argv[2])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.limiter_server import LIMIT, running
+from benchmarks.limiter.server import LIMIT, running
 from benchmarks.rows import Row, Slice, figure, measure, median
 from limiter import LimiterClient
 from limiter.core import BucketLimits, LimiterCore, SessionKind

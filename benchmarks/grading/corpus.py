@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 
-from benchmarks.executor_server import executor
+from benchmarks.executor.server import executor
 from benchmarks.rows import Row, figure, skipped
 from executor_service import ExecutorClient, Limits
 from tests.executor.corpus import Labelled, corpus

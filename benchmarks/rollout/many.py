@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from benchmarks.rollout_loop import tasks
-from benchmarks.rollout_replay import CALL
+from benchmarks.rollout.loop import tasks
+from benchmarks.rollout.replay import CALL
 from benchmarks.rows import Row, figure
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.net.channels import open_channel

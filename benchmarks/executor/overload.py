@@ -11,11 +11,10 @@ import aiohttp
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from benchmarks.executor_server import Addresses, executor
+from benchmarks.executor.server import Addresses, executor
+from benchmarks.rows import Row, figure
 from executor_service import Limits, Outcome
 
-Line = tuple[str, float, str, float | None]
-"""Name, value, unit, and the most that it may be."""
 _AT_ONCE = 64
 _BUSY_S = 1.0
 """CPU time of each program: at 64 of them on two processors the last one ends after half a minute."""
@@ -24,7 +23,7 @@ _CODE = f"import time\nwhile time.process_time() < {_BUSY_S}: pass\nprint('done'
 _EVERY_S = 0.05
 
 
-async def measure() -> list[Line]:
+async def overload_rows() -> list[Row]:
     """A server with its defaults, but for the gateway."""
     settings = ("gateway_listen=GATEWAY", "profiles.python-science.ahead=false")
     async with (
@@ -41,11 +40,13 @@ async def measure() -> list[Line]:
             ending.set()
     outcomes = Counter(result.outcome for result in results)
     false = outcomes[Outcome.TIME_LIMIT]
+    failed = _AT_ONCE - false - outcomes[Outcome.FINISHED]
+    against = f"{_AT_ONCE} CPU-bound programs at once"
     return [
-        ("overload: false time limits", float(false), "", 0.0),
-        ("overload: other failures", float(_AT_ONCE - false - outcomes[Outcome.FINISHED]), "", 0.0),
-        ("overload: slowest health answer", health.result(), "ms", 100.0),
-        ("overload: slowest /v1/ping", ping.result(), "ms", 100.0),
+        figure("overload: false time limits", false, "", most=0, against=against),
+        figure("overload: other failures", failed, "", most=0, against=against),
+        figure("overload: slowest health answer", health.result(), "ms", most=100.0, against=against),
+        figure("overload: slowest /v1/ping", ping.result(), "ms", most=100.0, against=against),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.rollout_replay import CALL
+from benchmarks.rollout.replay import CALL
 from benchmarks.rows import Row, figure, median
 from rollout.engines import find_model
 from rollout.stack import LocalStack

@@ -1,6 +1,6 @@
 """Duration of a batch, against the best that any schedule could do, and against turns in lockstep.
 
-Lengths and tool times are drawn from real trajectories (`rollout_replay`), and time runs faster. The ideal is the
+Lengths and tool times are drawn from real trajectories (`replay`), and time runs faster. The ideal is the
 larger of two: all work divided by the number of places, and the longest trajectory. No schedule can beat it. In
 lockstep, as in batched generation, every turn of a batch waits for its slowest member; this is computed from the same
 draws.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 import time
 
-from benchmarks.rollout_loop import replay_loop, tasks
-from benchmarks.rollout_replay import Played, draws
+from benchmarks.rollout.loop import replay_loop, tasks
+from benchmarks.rollout.replay import Played, draws
 from benchmarks.rows import Row, figure
 from rollout.engines import find_model
 from rollout.loop import RolloutRunner, Schedule

@@ -17,7 +17,7 @@ from rollout.stack import StackPorts
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIMIT = 10
 START_WITHIN_S = 60.0
 _ONE_OF_MANY = ["health_listen=127.0.0.1:0", "metrics_listen="]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.executor_server import INTERPRETER, executor
+from benchmarks.executor.server import INTERPRETER, executor
 from benchmarks.rows import Row, figure, skipped
 from examples.mutants import mutants_of
 from executor_service import ExecutorClient

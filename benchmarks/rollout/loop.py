@@ -11,7 +11,7 @@ import gc
 import os
 import time
 
-from benchmarks.rollout_replay import Played, ReplayEngine, ReplayTool, Turn
+from benchmarks.rollout.replay import Played, ReplayEngine, ReplayTool, Turn
 from benchmarks.rows import Row, figure, median, resident_kib
 from rollout.engines import SamplingParams, find_model
 from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, Task, TrajectoryResult

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from benchmarks.executor_server import INTERPRETER, executor
+from benchmarks.executor.server import INTERPRETER, executor
 from benchmarks.rows import Row, figure, median, resident_kib, skipped
 from executor_service import ExecutorClient, FunctionCase, StdioCase
 
