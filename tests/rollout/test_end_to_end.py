@@ -43,21 +43,21 @@ tools:
 """
 
 
-@pytest.mark.parametrize("data", ["built-in", "gsm8k"])
+@pytest.mark.parametrize(("data", "count"), [("built-in", 8), ("gsm8k", 4)])
 def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
-    tmp_path: Path, model_dir: Path, data: str, request: pytest.FixtureRequest
+    tmp_path: Path, model_dir: Path, data: str, count: int, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "tools.yaml").write_text(SESSIONS)
     if data == "built-in":
         chosen = [f"tools={tmp_path / 'tools.yaml'}"]
     else:
-        chosen = [f"data={request.getfixturevalue('gsm8k_test')}", "n=8"]
-    words = command("--up", f"out={tmp_path / 'out'}", SHORT, *chosen)
+        chosen = [f"data={request.getfixturevalue('gsm8k_test')}"]
+    words = command("--up", f"out={tmp_path / 'out'}", f"n={count}", SHORT, *chosen)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     records = list(read_dump(tmp_path / "out" / "1.jsonl"))
-    assert len(records) == 8
-    assert sum(ran_own_code(record) for record in records) * 3 >= 8
+    assert len(records) == count
+    assert sum(ran_own_code(record) for record in records) * 3 >= count
     assert not any(record["masked"] for record in records)
     assert all(record["score"] in (0.0, 1.0) for record in records)
     for call in (call for record in records for call in record["tool_calls"]):
@@ -66,7 +66,7 @@ def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
     assert found.problems == ()
     assert found.sampled_tokens > 100
     assert found.max_logprob_difference < 1e-4, found.worst
-    assert "8 of 8 rollouts" in done.stdout
+    assert f"{count} of {count} rollouts" in done.stdout
     for row in ("score", "tool calls", "time a rollout", "dump"):
         assert row in done.stdout
 
@@ -127,14 +127,15 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
     assert max(record["attempts"] for record in records) == 2
 
 
-@pytest.mark.parametrize("service", ["executor_service", "limiter"])
-async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path, service: str) -> None:
+async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path) -> None:
     process = await started(tmp_path, "--up", *FEW)
-    (child,) = [pid for pid in children_of(process.pid) if f"\0-m\0{service}\0" in command_of(pid)]
-    os.kill(child, signal.SIGKILL)
+    for service in ("executor_service", "limiter"):
+        (child,) = [pid for pid in children_of(process.pid) if f"\0-m\0{service}\0" in command_of(pid)]
+        os.kill(child, signal.SIGKILL)
     _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
-    assert f"{service} ended with exit code -9; it is started again" in errors.decode()
+    for service in ("executor_service", "limiter"):
+        assert f"{service} ended with exit code -9; it is started again" in errors.decode()
     assert [record["masked"] for record in read_dump(tmp_path / "1.jsonl")] == [False] * 6
 
 

@@ -19,7 +19,7 @@ from limiter.core import session_rules
 from tests.limiter.sim.scenario import EXTENDED_FROM, Fault, draw
 from tests.limiter.sim.simulation import simulate
 
-_SEEDS = 200
+_SEEDS = 120
 _AT_ONCE = 20
 _SOAK_SEEDS = int(os.environ.get("FAIRBOX_SIM_SEEDS", "5000"))
 _SOAK_FROM = 1000

@@ -57,23 +57,24 @@ async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path:
 
 async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_dir: Path) -> None:
     out, dump = tmp_path / "out", tmp_path / "out" / "1.jsonl"
-    words = (f"out={out}", "n=3", "samples_per_prompt=2", "concurrency=2", "limits.max_turn_tokens=80")
+    short = ("limits.max_turns=2", "limits.max_turn_tokens=60")
+    words = (f"out={out}", "n=2", "samples_per_prompt=2", "concurrency=2", *short)
     process = await asyncio.create_subprocess_exec(
         *command("--up", *words), cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
     )
     async with asyncio.timeout(200):
-        while not (dump.exists() and dump.read_bytes().count(b"\n") >= 2):
+        while not (dump.exists() and dump.read_bytes().count(b"\n") >= 1):
             assert process.returncode is None
             await asyncio.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
     before = {record["request_id"]: record for record in read_dump(dump)}
-    assert 2 <= len(before) < 6
+    assert 1 <= len(before) < 4
 
     assert "which holds a run that was cut off; resume=true goes on with it" in said("--up", *words)
     assert "journal is 'none', but resume=true goes on" in said("--up", *words, "resume=true", "journal=none")
-    changed = said("--up", *words, "resume=true", "limits.max_turns=2", "sampling.temperature=0.7")
-    assert "limits.max_turns is 2, but was 4 when the run began" in changed
+    changed = said("--up", *words, "resume=true", "limits.max_turns=1", "sampling.temperature=0.7")
+    assert "limits.max_turns is 1, but was 2 when the run began" in changed
     assert "sampling.temperature is 0.7, but was 0.5 when the run began" in changed
 
     done = await asyncio.create_subprocess_exec(
@@ -81,9 +82,9 @@ async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_
     )
     shown, errors = await asyncio.wait_for(done.communicate(), 300)
     assert done.returncode == 0, errors.decode()
-    assert b"6 of 6 rollouts" in shown
+    assert b"4 of 4 rollouts" in shown
     after = {record["request_id"]: record for record in read_dump(dump)}
-    assert len(after) == 6
+    assert len(after) == 4
     assert not any(record["masked"] for record in after.values())
     for name, record in before.items():
         assert lasting(after[name]) == lasting(record)

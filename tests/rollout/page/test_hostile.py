@@ -85,7 +85,7 @@ TERMINAL = [
     "\x08\x08\x08",
     "\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\",
 ]
-LONG = ["x" * 300_000, "é" * 100_000, "<b>" * 100_000, "a\n" * 100_000, "[" * 3000, "\u0301" * 20_000, "👩‍🚀" * 5000]
+LONG = ["x" * 100_000, "é" * 40_000, "<b>" * 20_000, "a\n" * 20_000, "[" * 3000, "\u0301" * 5_000, "👩‍🚀" * 1_000]
 OTHERS = ["", " ", "\n\n\n", "null", "NaN", "-1e999", "\ufffd", "\ufeff", "﷽" * 50, "\u202e" * 1000, "../../etc/passwd"]
 PAYLOADS = [*MARKUP, *BIDI, *HIDDEN, *CONTROL, *SURROGATES, *TERMINAL, *LONG, *OTHERS]
 UNSEEN = re.compile(
