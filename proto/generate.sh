@@ -7,6 +7,6 @@ PYTHON=${PYTHON:-python3}
 OUT=${OUT:-.}
 PATH="$(dirname "$PYTHON"):$PATH"
 protoc() { "$PYTHON" -W ignore -m grpc_tools.protoc -Iproto "$@"; }
-set -- proto/limiter/v1/limiter.proto proto/executor_service/v1/executor.proto  # those with services
+set -- proto/limiter/v1/limiter.proto proto/executor_service/v1/executor.proto proto/rollout/v1/rollout.proto  # those with services
 protoc --python_out="$OUT" --mypy_out="$OUT" proto/fairbox/v1/common.proto "$@"
 protoc --grpc_python_out="$OUT" --mypy_grpc_out="$OUT" "$@"

@@ -43,7 +43,7 @@ class RunFigures:
 
     def metrics(self) -> Iterator[Metric]:
         """All of this moment."""
-        yield from _progress(self._runner())
+        yield from progress_metrics(self._runner())
         yield from _sums(self._figures)
         yield from self._total_s.collect()
 
@@ -72,7 +72,8 @@ def service_metrics(engine: EngineStatistics, tools: Mapping[str, ToolStatistics
     yield from tracing_metrics(_PREFIX)
 
 
-def _progress(now: RunnerStatistics) -> Iterator[Metric]:
+def progress_metrics(now: RunnerStatistics) -> Iterator[Metric]:
+    """Yields the metrics of what is played."""
     yield _gauge("planned", "Trajectories to be handed over, if nothing is cut short.", now.planned)
     yield _gauge("running", "Trajectories that are played or scored.", now.running)
     yield _gauge("scoring", "Running trajectories that are being scored.", now.scoring)

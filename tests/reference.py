@@ -46,6 +46,7 @@ from rollout.envs.registry import _BUILT_IN, find_environment
 from rollout.figures import RunFigures, service_metrics
 from rollout.loop.runner import RunnerStatistics
 from rollout.metrics import RolloutMetrics
+from rollout.service.config import ServiceConfig
 from rollout.tools.statistics import ToolStatistics
 from rollout.training.rollouts.stream import SourceStatistics
 from rollout.training.run.run import trainer_metrics
@@ -53,7 +54,7 @@ from rollout.training.run.trainer import TrainerPhase, TrainerStatistics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
-PROTOS = ("executor_service/v1/executor", "limiter/v1/limiter", "fairbox/v1/common")
+PROTOS = ("executor_service/v1/executor", "limiter/v1/limiter", "rollout/v1/rollout", "fairbox/v1/common")
 TOOLS = ("code.CodeInterpreter", "code.BashTool", "gsm8k_reward.Gsm8kRewardTool")
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _SETTINGS = """# Settings
@@ -174,6 +175,7 @@ def settings() -> str:
     programs = {
         "executor_service": ("`python -m executor_service`", "EXECUTOR", list(leaves(ExecutorConfig)), ""),
         "limiter": ("`python -m limiter`", "LIMITER", list(leaves(LimiterConfig)), ""),
+        "rollout": ("`python -m rollout`", "ROLLOUT", list(leaves(ServiceConfig)), "fairbox rollout"),
         **dict(commands("fairbox", rollout.cli._COMMANDS)),
     }
     found = {}

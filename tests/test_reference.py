@@ -13,6 +13,7 @@ from executor_service.runs.tally import RunTally
 from executor_service.v1 import executor_pb2
 from fairbox.v1 import common_pb2
 from limiter.v1 import limiter_pb2
+from rollout.v1 import rollout_pb2
 from tests.reference import FOLDER, PAGES, ROOT, anchor
 
 
@@ -62,7 +63,7 @@ def test_every_row_can_be_read(name: str) -> None:
 
 def test_every_message_and_call_of_the_services_is_listed() -> None:
     page = written("api")
-    for module in (executor_pb2, limiter_pb2, common_pb2):
+    for module in (executor_pb2, limiter_pb2, rollout_pb2, common_pb2):
         file = module.DESCRIPTOR
         names = [*file.message_types_by_name, *file.enum_types_by_name, *file.services_by_name]
         assert all(f"### {file.package}.{name}\n" in page for name in names)

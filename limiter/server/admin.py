@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.net.fields import Fields
 from fairbox.net.grpc_errors import abort_fields
 from fairbox.v1.common_pb2 import SecurityStatus
 from limiter.config import MAX_BUCKETS
@@ -26,7 +27,6 @@ from limiter.server.convert import (
     session_message,
 )
 from limiter.server.core_runner import CoreRunner
-from limiter.server.fields import Fields
 from limiter.server.leader_term import LeaderTerm
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fairbox.net.fields import IDENTIFIER, Fields
 from fairbox.security import ANYONE, Identity, TenantRefused
 from fairbox.v1 import common_pb2
 from limiter.core import (
@@ -20,7 +21,6 @@ from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
 from limiter.core.lease import LeaseEntry, Session
 from limiter.server.claims import Claims
-from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES, session_of
 

@@ -19,6 +19,7 @@ from opentelemetry.trace import Span
 
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.net.fields import IDENTIFIER
 from fairbox.security import ANYONE, Identity
 from fairbox.telemetry import tracing
 from fairbox.v1.common_pb2 import Lease
@@ -40,7 +41,6 @@ from limiter.server.access import check_kind
 from limiter.server.claims import Claims
 from limiter.server.convert import acquire_event, check_hello, hello_event, lease_message
 from limiter.server.core_runner import CoreRunner
-from limiter.server.fields import IDENTIFIER
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import BIND_STATUS_VALUES, OUTCOMES, REJECT_REASON_VALUES
 

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.net.fields import Fields
 from fairbox.net.grpc_errors import abort_exhausted, abort_fields
 from fairbox.net.reading import MOST_PARTS, parse_apart
 from fairbox.security import TenantRefused, current_identity, still_permitted
@@ -25,7 +26,6 @@ from limiter.server.convert import (
     MAX_HOLD_S,
     lease_message,
 )
-from limiter.server.fields import Fields
 from limiter.server.leader_term import LeaderTerm
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb

@@ -29,11 +29,12 @@ class RunJournal:
         """Facts about the run, as it was begun."""
         return self._file.about
 
-    async def begin(self, dump: Path) -> None:
+    async def begin(self, dump: Path | None) -> None:
         """To be called before the dump is made: so whoever finds that finds the journal too. What the run has dumped
-        before it was cut off is deleted, because all of it comes again."""
+        before it was cut off is deleted, because all of it comes again. None: the run makes none."""
         await self._file.begin()
-        await asyncio.to_thread(dump.unlink, missing_ok=True)
+        if dump is not None:
+            await asyncio.to_thread(dump.unlink, missing_ok=True)
 
     async def trajectory(self, place: int, attempt: int) -> TrajectoryJournal:
         """The journal of one trajectory."""
@@ -48,6 +49,10 @@ class RunJournal:
         """Records the reward of a trajectory."""
         scored = Scored(reward.value, dict(reward.parts), dict(reward.turns))
         await self._file.append(place, attempt, SCORE, scored)
+
+    async def forget(self, place: int) -> None:
+        """Deletes what a trajectory has: it has ended, and what it came to is kept elsewhere, or nobody wants it."""
+        await self._file.forget(place)
 
     async def end(self) -> None:
         """Deletes the file: there is nothing left to go on with."""

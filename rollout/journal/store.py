@@ -28,8 +28,8 @@ SCORE = 1 << 30
 """Number of a trajectory's score, behind those of all its entries."""
 _VERSION = "1"
 """Version of the tables and the entries. A file of another one is refused."""
+_ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _TABLES = """
-CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE entries (
     place INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -117,6 +117,10 @@ class JournalFile:
         """The recorded score of a trajectory; None: there is none. Raises JournalError."""
         return None if self._new else await self._run(lambda: self._score(place, attempt))
 
+    async def forget(self, place: int) -> None:
+        """Deletes what a trajectory has, of all its attempts. Raises JournalError."""
+        await self._run(lambda: self._forget(place))
+
     async def delete(self) -> None:
         """Deletes the file: the run has ended, and there is nothing to go on with."""
         await self._run(self._delete)
@@ -177,6 +181,10 @@ class JournalFile:
             self._drop(place, attempt, SCORE)
             return None
 
+    def _forget(self, place: int) -> None:
+        self._commit()  # what waits may be of this trajectory
+        self._live().execute("DELETE FROM entries WHERE place = ?", (place,))
+
     def _drop(self, place: int, attempt: int, number: int) -> None:
         """Deletes an entry, and those behind it."""
         drop = "DELETE FROM entries WHERE place = ? AND attempt = ? AND number >= ?"
@@ -201,10 +209,10 @@ class JournalFile:
 
 
 def opened(
-    path: Path, durability: Durability, about: Mapping[str, str] | None
+    path: Path, durability: Durability, about: Mapping[str, str] | None, tables: str = _TABLES
 ) -> tuple[sqlite3.Connection, dict[str, str]]:
-    """A connection that alone has the file, and the facts about the run. `about`: those of a new file; None: it is
-    there. Raises JournalError and sqlite3.Error."""
+    """A connection that alone has the file, and the facts about the run. `about`: those of a new file, which gets
+    `tables`; None: it is there. Raises JournalError and sqlite3.Error."""
     if about is None and not path.is_file():
         raise JournalError(f"{path}: is not there, so there is no run to go on with")
     connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
@@ -214,7 +222,7 @@ def opened(
         connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[durability]}")
         connection.execute("BEGIN EXCLUSIVE")
         if about is not None:
-            for statement in _TABLES.split(";"):
+            for statement in (*_ABOUT.split(";"), *tables.split(";")):
                 connection.execute(statement)
             connection.executemany("INSERT INTO about VALUES (?, ?)", {**about, "version": _VERSION}.items())
         found = dict(connection.execute("SELECT name, value FROM about"))

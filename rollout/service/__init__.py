@@ -1,0 +1,21 @@
+"""The rollout tier as a service (`python -m rollout`): trainers submit trajectories, and take each as it ends."""
+
+from rollout.service.client import (
+    RolloutClient,
+    RolloutServiceError,
+    RolloutServiceUnavailable,
+    RolloutTask,
+    StreamedTrajectory,
+    SubmissionRefused,
+    TrajectoryStream,
+)
+
+__all__ = [
+    "RolloutClient",
+    "RolloutServiceError",
+    "RolloutServiceUnavailable",
+    "RolloutTask",
+    "StreamedTrajectory",
+    "SubmissionRefused",
+    "TrajectoryStream",
+]

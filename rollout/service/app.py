@@ -1,0 +1,239 @@
+"""Puts the rollout service together: its data, engine, tools and ports, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from prometheus_client.metrics_core import Metric
+from rich.console import Console
+
+from executor_service import ExecutorClient
+from fairbox.clock import MonotonicClock
+from fairbox.loading import until_set
+from fairbox.net.serving import GrpcServer, HealthServer, check_address
+from fairbox.security import Role, ServerSecurity
+from fairbox.version import installed_version
+from rollout.build import check_prompts, environment_setup, longest_context, open_loop, open_run_journal, tool_specs
+from rollout.cli.services import open_services
+from rollout.dump import record_of
+from rollout.engine_choice import require_engine
+from rollout.engines.model_store import find_model
+from rollout.engines.weights import DiskWeights, WeightedEngine
+from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.envs.registry import EnvironmentKind
+from rollout.figures import open_figures, progress_metrics, service_metrics
+from rollout.journal import NAME as JOURNAL
+from rollout.journal import Durability, RunJournal
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.runner import RunnerStatistics
+from rollout.loop.scoring import Scoring
+from rollout.loop.task import Task
+from rollout.rewards import RewardServices
+from rollout.service.book import Place, TrajectoryBook
+from rollout.service.config import ServiceConfig
+from rollout.service.requests import messages_of
+from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService, Weights
+from rollout.service.store import TrajectoryStore
+from rollout.service.trajectories import Player, Trajectories
+from rollout.tokens.tokenizer import ChatTemplateError
+from rollout.v1 import rollout_pb2 as pb
+from rollout.v1 import rollout_pb2_grpc
+
+_LOG = logging.getLogger("fairbox.rollout")
+_LAST_CALLS_S = 5.0
+"""When the service ends, calls get so long to take their answers."""
+_ENGINES = ("transformers", "sglang")
+"""Engines that take new weights while they run."""
+
+
+async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, stop: asyncio.Event) -> None:
+    """Serves until `stop` is set; what is under way then goes on when the service is started again. FairboxError in one
+    sentence when it can't start, or can't keep what it accepts."""
+    require_engine(config.engine.kind)
+    environment = kind.make(settings, environment_setup(config, data=config.data, limit=config.n))
+    security = ServerSecurity(config)
+    guard = security.port(ACCESS, needs=Role.CLIENT, setting="listen")
+    check_address(config.listen, insecure=config.insecure or guard.guarded)
+    async with contextlib.AsyncExitStack() as stack:
+        health = await stack.enter_async_context(
+            HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
+        )
+        async with until_set(stop):
+            store = await stack.enter_async_context(TrajectoryStore(Path(config.out), Durability(config.journal)))
+            journal = await stack.enter_async_context(open_own_journal(config, settings, store))
+            loop = await stack.enter_async_context(open_own_loop(config, environment, journal))
+        problems = list(environment.tasks())
+        longest = longest_context(config, loop.engine.max_model_tokens)
+        check_prompts(problems, loop.chat, loop.tools.schemas, longest=longest)
+        scoring = Scoring(
+            environment.score,
+            timeout_s=config.score_timeout_s,
+            retries=config.infra_retries,
+            clock=MonotonicClock(),
+            journal=journal,
+        )
+        book = TrajectoryBook(concurrency=config.concurrency, max_trajectories=config.max_trajectories)
+        player = player_of(config, loop, scoring, problems)
+        trajectories = await stack.enter_async_context(Trajectories(store, book, player))
+        began = time.monotonic()
+        facts = partial(status, config, loop, len(problems), trajectories, security, began)
+        service = RolloutService(
+            trajectories,
+            problems=len(problems),
+            check_prompt=partial(refused, loop, longest),
+            weights=weights_of(config, loop),
+            status=facts,
+        )
+
+        def collect() -> Iterator[Metric]:
+            yield from progress_metrics(progress(trajectories, scoring))
+            yield from service_metrics(loop.engine.statistics(), loop.tools.statistics())
+
+        await stack.enter_async_context(open_figures(config, collect))
+        server = GrpcServer(
+            config.listen,
+            add=lambda server: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(service, server),
+            services=[SERVICE_NAME],
+            insecure=config.insecure,
+            guard=guard,
+        )
+        await stack.enter_async_context(server)
+        await health.set_ready(True)
+        _LOG.info("listening on %s, %d trajectories go on", server.address, trajectories.totals.resumed)
+        await first_of(stop, trajectories.failed)
+        await health.set_ready(False)
+        trajectories.end_streams()
+        await server.stop(_LAST_CALLS_S)
+        if trajectories.failure is not None:
+            raise trajectories.failure
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Returns when one is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+
+
+def clear(folder: Path) -> None:
+    """Deletes a journal of which nothing is needed. The lock of the store beside it says that nobody else uses it."""
+    for end in ("", "-wal", "-shm"):
+        Path(folder, JOURNAL + end).unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def open_own_journal(config: ServiceConfig, settings: Any, store: TrajectoryStore) -> AsyncIterator[RunJournal]:
+    """The journal of what is under way. Without any, settings may be other than before. Raises ConfigError."""
+    if not any(entry.place is Place.QUEUED for entry in await store.entries()):
+        await asyncio.to_thread(clear, Path(config.out))
+    run = dataclasses.replace(config.run(), resume=True)
+    async with open_run_journal(run, settings, Path(config.out)) as journal:
+        assert journal is not None, "settings without a journal are refused"
+        await journal.begin(None)
+        yield journal
+
+
+@contextlib.asynccontextmanager
+async def open_own_loop(
+    config: ServiceConfig, environment: Environment, journal: RunJournal
+) -> AsyncIterator[AgentLoop]:
+    """Everything that plays trajectories."""
+    specs, model_dir = tool_specs(config, environment), find_model(config.model)
+    async with contextlib.AsyncExitStack() as stack:
+        console = Console(stderr=True)
+        limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
+        loop = await stack.enter_async_context(
+            open_loop(config, model_dir, executor=executor, limiter=limiter, specs=specs, journal=journal)
+        )
+        if isinstance(environment, EnvironmentWithServices):
+            client = await stack.enter_async_context(ExecutorClient(executor))
+            environment.use(RewardServices(executor=client))
+        yield loop
+
+
+def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: Sequence[Task]) -> Player:
+    """Parts that a trajectory is played with."""
+    assert loop.journal is not None
+    record = partial(record_of, step=config.step, model=loop.engine.model_name, decode=loop.chat.decode_plain)
+    return Player(loop, scoring, problems, record, loop.journal, config.infra_retries, config.sampling.seed)
+
+
+def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
+    """Why a prompt can't be played; None: it can."""
+    messages = messages_of(prompt)
+    try:
+        length = len(loop.chat.prompt_ids(messages, loop.tools.schemas))
+    except ChatTemplateError as error:
+        return f"is refused by the chat template: {error}"
+    return None if length < longest else f"has {length} tokens, which leaves none of {longest} to answer"
+
+
+def weights_of(config: ServiceConfig, loop: AgentLoop) -> Weights | None:
+    """Gives the engine other weights; None for an engine that takes none."""
+    if config.engine.kind not in _ENGINES:
+        return None
+    engine, one_at_a_time = cast("WeightedEngine", loop.engine), asyncio.Lock()
+
+    async def update(folder: Path, version: str) -> None:
+        async with one_at_a_time:
+            await engine.update_weights(DiskWeights(folder), version=version)
+
+    return update
+
+
+def progress(trajectories: Trajectories, scoring: Scoring) -> RunnerStatistics:
+    """The service's figures under the names that a run's have."""
+    totals, counts = trajectories.totals, trajectories.counts().values()
+    running = sum(each.running for each in counts)
+    return RunnerStatistics(
+        planned=totals.ended + running + sum(each.queued for each in counts),
+        running=running,
+        scoring=scoring.running,
+        finished=totals.ended,
+        masked=totals.masked,
+        retried=totals.retried,
+        scored_again=scoring.repeated,
+        dropped=totals.cancelled,
+        groups=0,
+    )
+
+
+def status(
+    config: ServiceConfig,
+    loop: AgentLoop,
+    problems: int,
+    trajectories: Trajectories,
+    security: ServerSecurity,
+    began: float,
+) -> pb.GetStatusResponse:
+    """The state at this instant, without the tenants. `began`: of the monotonic clock."""
+    totals = trajectories.totals
+    return pb.GetStatusResponse(
+        version=installed_version(),
+        uptime_s=time.monotonic() - began,
+        environment=config.env,
+        problems=problems,
+        model=loop.engine.model_name,
+        weight_version=getattr(loop.engine, "weight_version", ""),
+        concurrency=config.concurrency,
+        max_trajectories=config.max_trajectories,
+        ended_total=totals.ended,
+        masked_total=totals.masked,
+        retried_total=totals.retried,
+        acknowledged_total=totals.acknowledged,
+        cancelled_total=totals.cancelled,
+        resumed_total=totals.resumed,
+        security=security.facts(),
+    )

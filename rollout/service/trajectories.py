@@ -1,0 +1,266 @@
+"""Plays the trajectories of the book, keeps what they come to, and hands it to its tenants' streams.
+
+Invariants: what `submit` has returned from is on disk; a result is on disk before any stream gets it; no failure of one
+trajectory reaches another; everything that was started has ended when the block is left. Where the disk fails nothing
+goes on: `failed` is set, and `failure` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from executor_service import Cause
+from rollout.engines.base import SamplingParams, derived_seed
+from rollout.journal import JournalError, RunJournal
+from rollout.loop.limits import StopReason
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.runner import Loop
+from rollout.loop.scoring import Scoring
+from rollout.loop.state import RequestState
+from rollout.loop.task import Task
+from rollout.service.book import BookEntry, Delivery, TenantCounts, TrajectoryBook
+from rollout.service.messages import trajectory_message
+from rollout.service.requests import submitted, task_of
+from rollout.service.store import TrajectoryStore
+from rollout.tokens.segment import Segment, SegmentKind
+from rollout.tokens.trajectory import Trajectory
+from rollout.v1 import rollout_pb2 as pb
+
+_RETRY_AFTER_S = 0.5
+"""Lets a service that is being restarted come back; doubled with each attempt."""
+_LOG = logging.getLogger("fairbox.rollout")
+
+Record = Callable[[TrajectoryResult, Task], dict[str, Any]]
+"""The trajectory as a line of a dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Parts that a trajectory is played with."""
+
+    loop: Loop
+    scoring: Scoring
+    problems: Sequence[Task]
+    record: Record
+    journal: RunJournal
+    retries: int
+    """Attempts beyond the first of a trajectory that the service failed."""
+    seed: int | None
+    """Makes the seeds of trajectories that bring none."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start."""
+
+    ended: int = 0
+    masked: int = 0
+    retried: int = 0
+    acknowledged: int = 0
+    cancelled: int = 0
+    resumed: int = 0
+
+
+class Trajectories:
+    """`async with Trajectories(store, book, player) as trajectories`: goes on with what was there, and plays what is
+    submitted."""
+
+    def __init__(self, store: TrajectoryStore, book: TrajectoryBook, player: Player) -> None:
+        self._store = store
+        self._book = book
+        self._player = player
+        self._playing: dict[int, asyncio.Task[None]] = {}
+        self._news: dict[Delivery, asyncio.Event] = {}
+        self._group = asyncio.TaskGroup()
+        self.totals = Totals()
+        self.failure: JournalError | None = None
+        self.failed = asyncio.Event()
+        """Set when what comes can't be kept any more."""
+
+    async def __aenter__(self) -> Self:
+        entries = await self._store.entries()
+        self._book.add(entries)
+        self.totals.resumed = sum(counts.queued for counts in self._book.counts().values())
+        await self._group.__aenter__()
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.failed.set()  # nothing is begun any more
+        for task in self._playing.values():
+            task.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    def counts(self) -> dict[str, TenantCounts]:
+        """Counts of each tenant that has trajectories here."""
+        return self._book.counts()
+
+    async def submit(self, tenant: str, tasks: Sequence[pb.TrajectoryTask]) -> int:
+        """Keeps tasks, all or none; how many are new. Raises BookFull, IdReused and JournalError."""
+        self._book.reserve(tenant, len(tasks))
+        try:
+            with self._kept():
+                entries = await self._store.add(tenant, [submitted(task) for task in tasks])
+            self._book.add(entries)
+        finally:
+            self._book.release(tenant, len(tasks))
+        self._begin()
+        return len(entries)
+
+    async def acknowledge(self, tenant: str, ids: Sequence[str]) -> None:
+        """Lets go of results that their trainer has. Raises JournalError."""
+        numbers = self._book.acknowledge(tenant, ids)
+        self.totals.acknowledged += len(numbers)
+        await self._forget(numbers)
+        self._tell(tenant)  # there is room for more
+
+    async def cancel(self, tenant: str, ids: Sequence[str]) -> int:
+        """Ends trajectories and lets go of them; how many were here. Raises JournalError."""
+        numbers = self._book.cancel(tenant, ids)
+        self.totals.cancelled += len(numbers)
+        ended = [self._playing[number] for number in numbers if number in self._playing]
+        for task in ended:
+            task.cancel()
+        if ended:
+            await asyncio.wait(ended)
+        await self._forget(numbers)
+        return len(numbers)
+
+    async def stream(self, tenant: str, most: int) -> AsyncGenerator[bytes]:
+        """A tenant's results, as they are kept, until another stream takes its place or `failed` is set."""
+        delivery = self._book.open(tenant, most)
+        for other in [each for each in self._news if each.tenant == tenant]:
+            self._news[other].set()  # it sees that its place is taken
+        news = self._news[delivery] = asyncio.Event()
+        try:
+            while self._book.streams(delivery) and not self.failed.is_set():
+                news.clear()
+                entry = self._book.give(delivery)
+                if entry is None:
+                    await news.wait()
+                    continue
+                with self._kept():
+                    result = await self._store.result(entry.number)
+                if result is not None:
+                    yield result
+        finally:
+            del self._news[delivery]
+            self._book.close(delivery)
+
+    def end_streams(self) -> None:
+        """Ends every stream: the service is about to end."""
+        self.failed.set()
+        for news in self._news.values():
+            news.set()
+
+    def _begin(self) -> None:
+        while not self.failed.is_set() and (entry := self._book.begin()) is not None:
+            task = self._group.create_task(self._run(entry), name=f"trajectory {entry.number}")
+            self._playing[entry.number] = task
+
+    async def _run(self, entry: BookEntry) -> None:
+        """Plays one, and keeps what it comes to."""
+        try:
+            with self._kept():
+                message = pb.TrajectoryTask.FromString(await self._store.task(entry.number))
+                seed = message.seed if message.HasField("seed") else None
+                if seed is None:
+                    seed = derived_seed(self._player.seed, "trajectory", entry.number)
+                task, result = await self._played(entry, message, seed)
+                await self._store.end(entry.number, await self._message(entry, task, result))
+                await self._player.journal.forget(entry.number)
+            self.totals.ended += 1
+            self.totals.masked += result.masked
+        except JournalError:
+            return  # which `failed` says
+        finally:
+            del self._playing[entry.number]
+            self._book.ended(entry.number)
+            self._tell(entry.tenant)
+            self._begin()
+
+    async def _played(
+        self, entry: BookEntry, message: pb.TrajectoryTask, seed: int | None
+    ) -> tuple[Task, TrajectoryResult]:
+        """The task, and its trajectory. Raises nothing but cancellation and JournalError."""
+        try:
+            task = task_of(message, self._player.problems)
+        except IndexError:
+            task = Task(message.group or message.id, (), "", "", f"trajectory {message.id}")
+            return task, _lost(entry, task, f"the data have no problem {message.problem} any more")
+        attempt = 1
+        while True:
+            recorded = await self._player.journal.trajectory(entry.number, attempt)
+            try:
+                result = await self._player.loop.run(task, index=entry.number, seed=seed, attempt=attempt)
+                result = await self._player.scoring.scored(task, result)
+            except JournalError:
+                raise
+            except Exception as error:  # the boundary of a trajectory: a defect of ours must not end the others
+                _LOG.exception("trajectory %s of %s could not be played", entry.id, task.where)
+                result = _lost(entry, task, f"{type(error).__name__}: {error}")
+            if not result.masked or result.unscored or attempt > self._player.retries:
+                return task, result
+            # Safe: nothing of the failed attempt was handed over, and the next one has an id of its own.
+            if recorded.ended is None:  # else it was before a restart that this attempt failed
+                self.totals.retried += 1
+                await asyncio.sleep(_RETRY_AFTER_S * 2 ** (attempt - 1))
+            attempt += 1
+
+    async def _message(self, entry: BookEntry, task: Task, result: TrajectoryResult) -> bytes:
+        """The message for its trainer. A result that can't be written is a lost one."""
+        try:
+            record = self._player.record(result, task)
+            return await asyncio.to_thread(lambda: trajectory_message(result, record, entry.id).SerializeToString())
+        except Exception as error:  # the boundary of a trajectory, as above
+            _LOG.exception("trajectory %s of %s could not be written", entry.id, task.where)
+            lost = _lost(entry, task, f"{type(error).__name__}: {error}")
+            return trajectory_message(lost, self._player.record(lost, task), entry.id).SerializeToString()
+
+    async def _forget(self, numbers: Sequence[int]) -> None:
+        if numbers:
+            with self._kept():
+                await self._store.forget(numbers)
+                for number in numbers:
+                    await self._player.journal.forget(number)
+
+    def _tell(self, tenant: str) -> None:
+        for delivery, news in self._news.items():
+            if delivery.tenant == tenant:
+                news.set()
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Around what needs the disk: its failure ends the service."""
+        try:
+            yield
+        except JournalError as error:
+            self.failure = self.failure or error
+            self.end_streams()
+            raise
+
+
+def _lost(entry: BookEntry, task: Task, error: str) -> TrajectoryResult:
+    """The result of a trajectory that could not be played."""
+    return TrajectoryResult(
+        trajectory_id=f"{entry.number:032x}",
+        uid=task.uid,
+        index=entry.number,
+        trajectory=Trajectory((Segment(SegmentKind.PROMPT, ()),)),
+        messages=task.messages,
+        tool_calls=(),
+        state=RequestState.FAILED,
+        stop_reason=StopReason.INFRA,
+        cause=Cause.INFRA,
+        turns=0,
+        sampling=SamplingParams(),
+        error=error,
+    )

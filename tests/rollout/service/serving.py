@@ -1,0 +1,159 @@
+"""A rollout service of tests: everything real but the engine, which says what a script says, and the tool."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from fairbox.clock import MonotonicClock
+from fairbox.net.serving import GrpcServer
+from fairbox.security import Role, ServerSecurity
+from fairbox.security.server import ServerSecuritySettings
+from rollout.dump import record_of
+from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
+from rollout.engines.weights import DiskWeights
+from rollout.journal import NAME, Durability, open_journal
+from rollout.loop import AgentLoop, Task, TrajectoryResult
+from rollout.loop.scoring import Scoring
+from rollout.rewards import Reward
+from rollout.service import RolloutClient
+from rollout.service.app import refused
+from rollout.service.book import TrajectoryBook
+from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
+from rollout.service.store import TrajectoryStore
+from rollout.service.trajectories import Player, Trajectories
+from rollout.testing import ScriptedEngine, ScriptedTool
+from rollout.tokens import ChatTemplate, HubTokenizer
+from rollout.tools import Toolbox
+from rollout.v1 import rollout_pb2 as pb
+from rollout.v1 import rollout_pb2_grpc
+from tests.rollout.scripted import NO_LIMITS, tool_call
+
+PROBLEMS = [
+    Task(f"u{number}", ({"role": "user", "content": f"What is {number}?"},), str(number), "test", f"here:{number}")
+    for number in range(4)
+]
+
+
+class Echo(ScriptedTool):
+    """Says what it is told, and keeps nothing."""
+
+    repeatable = True
+
+    @property
+    def stateful(self) -> bool:
+        return False
+
+
+@dataclass
+class Served:
+    """A service in this process."""
+
+    address: str
+    trajectories: Trajectories
+    engine: ScriptedEngine
+
+    def client(self, **options: Any) -> RolloutClient:
+        return RolloutClient(self.address, **{"unavailable_after": 10.0} | options)
+
+
+@dataclass
+class Tier:
+    """A service over all of its processes: its folder, and counts."""
+
+    tokenizer: HubTokenizer
+    chat: ChatTemplate
+    folder: Path
+    delay_s: float = 0.0
+    failing: float = 0.0
+    """Share of the turns that the engine fails."""
+    sampled: collections.Counter[tuple[int, ...]] = field(default_factory=collections.Counter)
+    """Context and seed -> how often it was sampled from."""
+    hold: asyncio.Event | None = None
+    """Scores wait for it."""
+
+    def script(self, request: GenerationRequest, _: int) -> str | Exception:
+        ids, seed = request.input_ids, request.params.seed or 0
+        self.sampled[(seed, *ids)] += 1
+        draws = random.Random(hash(ids) ^ seed)
+        if draws.random() < self.failing:
+            return EngineUnavailable("the engine is away")
+        if draws.random() < 0.3 or len(ids) > 600:
+            return f"#### {draws.randrange(9)}"
+        return "I call.\n" + tool_call("echo", text=str(draws.random()))
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        if self.hold is not None:
+            await self.hold.wait()
+        return Reward(float(result.final_text == f"#### {task.ground_truth}"), {"turns": float(result.turns)})
+
+    @asynccontextmanager
+    async def process(
+        self,
+        *,
+        address: str = "127.0.0.1:0",
+        concurrency: int = 4,
+        max_trajectories: int = 100,
+        retries: int = 1,
+        security: ServerSecuritySettings | None = None,
+    ) -> AsyncIterator[Served]:
+        """A process of the service, until the block is left."""
+        goes_on = (self.folder / NAME).exists()
+        async with (
+            TrajectoryStore(self.folder, Durability.PROCESS) as store,
+            open_journal(self.folder, Durability.PROCESS, None if goes_on else {}) as journal,
+        ):
+            assert journal is not None
+            await journal.begin(None)
+            engine = ScriptedEngine(self.tokenizer, self.script, vocab_size=49152, delay_s=self.delay_s)
+            echo = Echo(lambda arguments: f"echo {arguments['text']}")
+            loop = AgentLoop(engine, self.chat, Toolbox([echo]), NO_LIMITS, SamplingParams(), journal=journal)
+            clock = MonotonicClock()
+            scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)
+            record = partial(record_of, step=1, model=engine.model_name, decode=self.chat.decode_plain)
+            book = TrajectoryBook(concurrency=concurrency, max_trajectories=max_trajectories)
+            player = Player(loop, scoring, PROBLEMS, record, journal, retries, 7)
+            guards = ServerSecurity(security or ServerSecuritySettings())
+            guard = guards.port(ACCESS, needs=Role.CLIENT, setting="listen")
+
+            async def weights(folder: Path, version: str) -> None:
+                await engine.update_weights(DiskWeights(folder), version=version)
+
+            async with Trajectories(store, book, player) as trajectories:
+                service = RolloutService(
+                    trajectories,
+                    problems=len(PROBLEMS),
+                    check_prompt=partial(refused, loop, 2000),
+                    weights=weights,
+                    status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),
+                )
+
+                def add(server: grpc.aio.Server) -> None:
+                    rollout_pb2_grpc.add_RolloutServiceServicer_to_server(service, server)
+
+                async with GrpcServer(address, add=add, services=[SERVICE_NAME], guard=guard) as server:
+                    yield Served(server.address, trajectories, engine)
+                    trajectories.end_streams()
+
+
+def essence(result: TrajectoryResult) -> Mapping[str, Any]:
+    """All that must be the same, bit for bit: everything but ids that are drawn, and times."""
+    calls = [(call.turn, call.name, call.raw, call.outcome, call.text) for call in result.tool_calls]
+    return {
+        "parts": result.parts,
+        "messages": tuple(map(dict, result.messages)),
+        "calls": calls,
+        "stop": (result.state, result.stop_reason, result.cause, result.turns),
+        "reward": result.reward,
+        "uid": result.uid,
+        "seed": result.sampling.seed,
+    }

@@ -1,0 +1,382 @@
+"""Trainers and a service over gRPC: what is submitted ends once, and what has ended is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fairbox.errors import FieldErrors
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_port
+from fairbox.security import ClientSecurity
+from fairbox.security.server import ServerSecuritySettings
+from rollout.batch import RolloutBatch
+from rollout.loop import TrajectoryResult
+from rollout.service import (
+    RolloutClient,
+    RolloutServiceError,
+    RolloutServiceUnavailable,
+    RolloutTask,
+    SubmissionRefused,
+)
+from rollout.v1 import rollout_pb2 as pb
+from rollout.v1 import rollout_pb2_grpc
+from tests.rollout.service.serving import PROBLEMS, Served, Tier, essence
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def tasks(count: int, prefix: str = "t") -> list[RolloutTask]:
+    return [RolloutTask(f"{prefix}{n}", problem=n % len(PROBLEMS), group=f"g{n // 2}") for n in range(count)]
+
+
+async def taken(rollouts: RolloutClient, count: int, *, acknowledge: bool = True) -> dict[str, TrajectoryResult]:
+    """So many trajectories of one stream, by id."""
+    found: dict[str, TrajectoryResult] = {}
+    async with asyncio.timeout(60), rollouts.stream() as stream:
+        while len(found) < count:
+            trajectory = await anext(stream)
+            assert trajectory.id not in found
+            found[trajectory.id] = trajectory.result
+            if acknowledge:
+                await stream.acknowledge(trajectory.id)
+    return found
+
+
+async def gone(served: Served) -> None:
+    """Returns when nothing is here any more."""
+    async with asyncio.timeout(20):
+        while served.trajectories.counts():
+            await asyncio.sleep(0.01)
+
+
+async def test_each_trajectory_ends_once_and_is_exact(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        assert await rollouts.submit(tasks(20)) == 20
+        found = await taken(rollouts, 20)
+        await gone(served)
+        assert served.trajectories.totals.ended == served.trajectories.totals.acknowledged == 20
+    assert set(found) == {f"t{n}" for n in range(20)}
+    for number in range(20):
+        result = found[f"t{number}"]
+        assert result.uid == f"g{number // 2}"
+        assert result.messages[0]["content"] == f"What is {number % 4}?"
+        assert result.reward is not None
+        assert len(result.trajectory.response_ids) == len(result.trajectory.logprobs)
+    pytest.importorskip("torch")
+    batch = RolloutBatch.from_results(list(found.values()), pad_token_id=0)
+    assert batch.responses.shape[0] == 20
+
+
+async def test_an_id_is_one_trajectory_for_ever(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        assert await rollouts.submit(tasks(3)) == 3
+        assert await rollouts.submit(tasks(5)) == 2
+        with pytest.raises(FieldErrors, match=r"tasks\.id was submitted before, with another task: t1"):
+            await rollouts.submit([RolloutTask("new", problem=0), RolloutTask("t1", problem=0)])
+        await taken(rollouts, 5)
+        await gone(served)
+        assert await rollouts.submit(tasks(5)) == 0  # after it was acknowledged too
+        async with served.client(tenant="other") as other:
+            assert await other.submit(tasks(5)) == 5  # ids of others are theirs
+    async with tier.process() as served, served.client() as rollouts:
+        assert await rollouts.submit(tasks(6)) == 1  # and after a restart
+
+
+async def test_what_is_not_acknowledged_comes_again(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.submit(tasks(4))
+        first = await taken(rollouts, 4, acknowledge=False)
+        second = await taken(rollouts, 4, acknowledge=False)
+    async with tier.process() as served, served.client() as rollouts:
+        third = await taken(rollouts, 4)
+        await gone(served)
+    assert first == second == third
+    assert list(first) == list(third)  # in the order in which they ended
+
+
+@pytest.mark.parametrize("failing", [0.0, 0.05])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_service_that_ends_again_and_again_loses_and_repeats_nothing(
+    tier: Tier, seed: int, failing: float
+) -> None:
+    """Each of its processes is cut off somewhere; one trainer goes on over all of them."""
+    draws, address, count = random.Random(seed), f"127.0.0.1:{free_port()}", 60
+    tier.delay_s, tier.failing = 0.03, failing
+    found: dict[str, TrajectoryResult] = {}
+
+    async def train() -> None:
+        async with RolloutClient(address, unavailable_after=60.0) as rollouts, rollouts.stream() as stream:
+            await rollouts.submit(tasks(count))
+            async for trajectory in stream:
+                assert trajectory.id not in found
+                found[trajectory.id] = trajectory.result
+                if draws.random() < 0.8:
+                    await stream.acknowledge(trajectory.id)
+                if len(found) == count:
+                    return
+
+    processes = 0
+    async with asyncio.timeout(100):
+        training = asyncio.create_task(train())
+        while not training.done():
+            processes += 1
+            async with tier.process(address=address):
+                await asyncio.wait([training], timeout=draws.uniform(0.2, 0.5))
+        await training
+    assert processes > 2
+    if not failing:  # else attempts sample the same contexts
+        # A turn that was under way when its process ended is sampled again, and nobody had seen it.
+        assert sum(times - 1 for times in tier.sampled.values()) <= 4 * (processes - 1)
+    undisturbed = Tier(tier.tokenizer, tier.chat, tier.folder / "undisturbed", failing=failing)
+    async with undisturbed.process() as served, served.client() as rollouts:
+        await rollouts.submit(tasks(count))
+        wanted = await taken(rollouts, count)
+    for name, result in found.items():
+        assert essence(result) == essence(wanted[name])
+
+
+async def test_a_second_stream_takes_the_place_of_the_first(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.submit(tasks(2))
+        async with rollouts.stream() as first:
+            await anext(first)
+            async with rollouts.stream() as second:
+                await anext(second)
+                await anext(second)
+                with pytest.raises(RolloutServiceError, match="another stream of this tenant took the place"):
+                    [each async for each in first]
+
+
+async def test_a_stream_is_not_flooded(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.submit(tasks(10))
+        async with rollouts.stream(max_unacknowledged=3) as stream:
+            given = [await anext(stream) for _ in range(3)]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await anext(stream)
+        async with rollouts.stream(max_unacknowledged=3) as stream:
+            again = [await anext(stream) for _ in range(3)]
+            assert [each.id for each in again] == [each.id for each in given]
+            await stream.acknowledge(again[0].id)
+            assert (await anext(stream)).id not in {each.id for each in again}
+
+
+async def test_tenants_take_turns_and_see_their_own_alone(tier: Tier) -> None:
+    tier.hold = asyncio.Event()
+    async with tier.process(concurrency=2) as served, served.client() as one, served.client(tenant="b") as other:
+        await one.submit(tasks(20))
+        await other.submit(tasks(2))
+        await asyncio.sleep(0.2)
+        counts = served.trajectories.counts()
+        assert (counts[""].running, counts[""].queued) == (2, 18)
+        tier.hold.set()
+        await taken(other, 2)  # not behind all twenty
+        assert served.trajectories.counts()[""].queued > 10
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), other.stream() as stream:
+                await anext(stream)
+        assert await other.cancel([f"t{n}" for n in range(20)]) == 0
+
+
+async def test_a_tenant_has_so_much_room(tier: Tier) -> None:
+    tier.hold = asyncio.Event()
+    async with tier.process(max_trajectories=5) as served, served.client() as rollouts:
+        await rollouts.submit(tasks(4))
+        with pytest.raises(
+            SubmissionRefused, match="4 trajectories are here, of at most 5: 2 more have no room"
+        ) as info:
+            await rollouts.submit(tasks(2, "more"))
+        assert info.value.retry_after_s > 0
+        async with served.client(tenant="b") as other:
+            assert await other.submit(tasks(5)) == 5
+        tier.hold.set()
+        await taken(rollouts, 4)
+        await asyncio.sleep(0.1)
+        assert await rollouts.submit(tasks(5, "more")) == 5
+
+
+async def test_cancelled_ones_are_gone_wherever_they_were(tier: Tier) -> None:
+    async with tier.process(concurrency=2) as served, served.client() as rollouts:
+        await rollouts.submit(tasks(2, "ended"))
+        async with asyncio.timeout(20):
+            while served.trajectories.totals.ended < 2:
+                await asyncio.sleep(0.01)
+        tier.hold = asyncio.Event()
+        await rollouts.submit(tasks(4, "waiting"))
+        await asyncio.sleep(0.2)
+        names = ["ended0", "ended1", *(f"waiting{n}" for n in range(4)), "unknown", "ended0"]
+        assert await rollouts.cancel(names) == 6
+        await gone(served)
+        assert served.trajectories.totals.cancelled == 6
+        assert await rollouts.cancel(names) == 0
+    async with tier.process() as served:
+        assert not served.trajectories.counts()
+
+
+async def test_a_failed_one_is_played_again_and_masked_in_the_end(tier: Tier) -> None:
+    tier.failing = 1.0
+    async with tier.process(retries=1) as served, served.client() as rollouts:
+        await rollouts.submit(tasks(3))
+        found = await taken(rollouts, 3)
+        assert served.trajectories.totals.masked == served.trajectories.totals.retried == 3
+    for result in found.values():
+        assert result.masked
+        assert result.reward is None
+        assert result.attempts == 2
+        assert result.error == "the engine is away"
+
+
+async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.update_weights(str(tmp_path), version="step-7")
+        assert (await rollouts.status()).weight_version == "step-7"
+        await rollouts.submit(tasks(1))
+        (result,) = (await taken(rollouts, 1)).values()
+        with pytest.raises(FieldErrors, match="folder is 'here', must be an absolute path"):
+            await rollouts.update_weights("here", version="8")
+    assert {segment.weight_version for segment in result.trajectory.segments} == {None, "step-7"}
+
+
+PROMPT = ({"role": "user", "content": "Say 3."},)
+
+
+async def test_prompts_of_ones_own_are_scored_by_their_answer(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        own = RolloutTask("own", messages=PROMPT, ground_truth="3", data_source="mine", seed=5)
+        await rollouts.submit([own])
+        result = (await taken(rollouts, 1))["own"]
+    assert result.messages[0] == PROMPT[0]
+    assert result.sampling.seed == 5
+    assert result.reward is not None
+    assert result.reward.value == float(result.final_text == "#### 3")
+
+
+def asked(content: str) -> pb.Prompt:
+    return pb.Prompt(messages=[pb.ChatMessage(role="user", content=content)])
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([], r"tasks has 0 entries, must have 1 to 1000"),
+        ([pb.TrajectoryTask(problem=0)], r"tasks\[0\]\.id is '', must be 1 to 128 characters of visible ASCII"),
+        ([pb.TrajectoryTask(id="a")], r"tasks\[0\] has neither problem nor prompt"),
+        ([pb.TrajectoryTask(id="a", problem=4)], r"tasks\[0\]\.problem is 4, must be below 4"),
+        ([pb.TrajectoryTask(id="a", problem=1, ground_truth="3")], r"tasks\[0\]\.ground_truth is set beside problem"),
+        ([pb.TrajectoryTask(id="a", problem=1)] * 2, r"tasks\[1\]\.id is 'a', which tasks\[0\] has too"),
+        ([pb.TrajectoryTask(id="a", prompt=pb.Prompt())], r"prompt\.messages is empty"),
+        (
+            [pb.TrajectoryTask(id="a", prompt=pb.Prompt(messages=[pb.ChatMessage(role="me")]))],
+            r"prompt\.messages\[0\]\.role is 'me', must be one of system, user, assistant, tool",
+        ),
+        (
+            [pb.TrajectoryTask(id="a", prompt=asked("a b " * 2000))],
+            r"tasks\[0\]\.prompt has \d+ tokens, which leaves none of 2000 to answer",
+        ),
+        ([pb.TrajectoryTask(id="a", problem=1, seed=2**63)], r"tasks\[0\]\.seed is 9223372036854775808"),
+    ],
+)
+async def test_what_can_not_be_played_is_refused(tier: Tier, sent: Sequence[pb.TrajectoryTask], said: str) -> None:
+    async with tier.process() as served, open_channel(served.address) as channel:
+        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=said) as info:
+            await stub.SubmitTrajectories(pb.SubmitTrajectoriesRequest(tasks=sent), timeout=20)
+        assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert not served.trajectories.counts()
+
+
+OPEN = pb.StreamTrajectoriesRequest(open=pb.StreamOpening())
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ([pb.StreamTrajectoriesRequest()], "open is not set in the first request"),
+        ([OPEN, OPEN], "acknowledge is not set in a request behind the first"),
+        (
+            [pb.StreamTrajectoriesRequest(open=pb.StreamOpening(max_unacknowledged=10**6))],
+            "open.max_unacknowledged is 1000000, must be from 1 to 10000",
+        ),
+        (
+            [
+                OPEN,
+                pb.StreamTrajectoriesRequest(acknowledge=pb.Acknowledgement(ids=["a"] * 10_001)),
+            ],
+            "ids has 10001 entries",
+        ),
+    ],
+)
+async def test_a_stream_says_what_is_wrong_with_it(
+    tier: Tier, sent: Sequence[pb.StreamTrajectoriesRequest], said: str
+) -> None:
+    async def requests() -> AsyncIterator[pb.StreamTrajectoriesRequest]:
+        for each in sent:
+            yield each
+        await asyncio.sleep(30)
+
+    async with tier.process() as served, open_channel(served.address) as channel:
+        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match=said) as info:
+            async for _ in stub.StreamTrajectories(requests(), timeout=20):
+                pass
+        assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_tokens_decide_who_may_do_what(tier: Tier, tmp_path: Path) -> None:
+    (tmp_path / "clients").write_text("a:token-of-tenant-a\ntoken-of-any-tenant\n")
+    (tmp_path / "admins").write_text("token-of-an-operator\n")
+    security = ServerSecuritySettings(
+        client_token_file=str(tmp_path / "clients"), admin_token_file=str(tmp_path / "admins")
+    )
+
+    def secured(token: str) -> ClientSecurity:
+        path = tmp_path / f"{token}.txt"
+        path.write_text(token)
+        return ClientSecurity(token_file=str(path))
+
+    async with tier.process(security=security) as served, contextlib.AsyncExitStack() as stack:
+
+        async def client(token: str, tenant: str = "") -> RolloutClient:
+            return await stack.enter_async_context(served.client(tenant=tenant, security=secured(token)))
+
+        own, anyone = await client("token-of-tenant-a"), await client("token-of-any-tenant", "b")
+        operator, wrong = await client("token-of-an-operator"), await client("token-of-tenant-a", "b")
+        await own.submit(tasks(1))
+        await anyone.submit(tasks(1))
+        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: tenant is 'b', must be empty or 'a'"):
+            await wrong.submit(tasks(1))
+        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role admin"):
+            await own.update_weights(str(tmp_path), version="1")
+        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role client"):
+            await operator.submit(tasks(1))
+        await operator.update_weights(str(tmp_path), version="1")
+        assert [each.tenant for each in (await own.status()).tenants] == ["a"]
+        assert [each.tenant for each in (await operator.status()).tenants] == ["a", "b"]
+        stranger = await stack.enter_async_context(served.client(security=ClientSecurity()))
+        with pytest.raises(RolloutServiceError, match="UNAUTHENTICATED"):
+            await stranger.status()
+
+
+async def test_a_service_that_is_away_is_told(tier: Tier) -> None:
+    async with RolloutClient(f"127.0.0.1:{free_port()}", unavailable_after=0.3) as rollouts:
+        with pytest.raises(RolloutServiceUnavailable, match=r"no rollout service on .*: Connection refused"):
+            await rollouts.status()
+        with pytest.raises(RolloutServiceUnavailable):
+            async with rollouts.stream() as stream:
+                await anext(stream)
+
+
+async def test_a_task_is_one_thing_or_the_other() -> None:
+    with pytest.raises(FieldErrors, match="problem or messages must be set, and not both"):
+        RolloutTask("a")
+    with pytest.raises(FieldErrors, match="problem or messages must be set, and not both"):
+        RolloutTask("a", problem=1, messages=PROMPT)
