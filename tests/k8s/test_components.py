@@ -8,6 +8,7 @@ import yaml
 from executor_service.config import ExecutorConfig
 from executor_service.images.store import MOST_BYTES
 from fairbox.config import load
+from rollout.service.config import ServiceConfig
 from tests.k8s.manifests import ROOT, Document, of_kind, parse, together, workload, workloads
 from tests.k8s.podsecurity import violations
 from tests.k8s.test_network import ELSEWHERE, EXECUTOR, LIMITER, ROLLOUT, STRANGER, Peer, allowed
@@ -50,6 +51,30 @@ def test_clients_of_other_namespaces_are_admitted_by_two_labels() -> None:
         for other in (BYSTANDER, ELSEWHERE, PRETENDER):
             assert not allowed(other, target, port, documents)
     assert allowed(TRAINING, EXECUTOR, 8080, of("gateway", "clients"))
+
+
+def test_the_rollout_service_is_for_clients_alone_and_keeps_its_trajectories() -> None:
+    documents = of("rollout-service", "clients")
+    pod = workload("rollout-service", documents)
+    config = load(ServiceConfig, prefix="ROLLOUT", prog="", description="", argv=[], env=pod.env)
+    assert (config.listen, config.health_listen) == (f"0.0.0.0:{pod.ports['grpc']}", f"0.0.0.0:{pod.ports['health']}")
+    service, port = Peer.of(pod), pod.ports["grpc"]
+    for client in (ROLLOUT, TRAINING):
+        assert allowed(client, service, port, documents)
+        assert not allowed(client, service, pod.ports["health"], documents)
+    for other in (STRANGER, ELSEWHERE, LIMITER, EXECUTOR, PRETENDER, BYSTANDER):
+        assert not allowed(other, service, port, documents)
+    for target, asked in ((LIMITER, 50052), (EXECUTOR, 50051)):
+        assert allowed(service, target, asked, documents)
+    (claim,) = pod.owner["spec"]["volumeClaimTemplates"]
+    (mount,) = (each for each in pod.container["volumeMounts"] if each["name"] == claim["metadata"]["name"])
+    assert config.out.startswith(f"{mount['mountPath']}/")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    (found,) = (each for each in of_kind("Service", documents=documents) if each["metadata"]["name"] == pod.name)
+    assert found["spec"]["selector"].items() <= pod.labels.items()
+    assert pod.owner["spec"]["serviceName"] == found["metadata"]["name"]
+    page = (ROOT / "docs" / "how-to" / "rollout-service.md").read_text(encoding="utf-8")
+    assert f"rollout-service.fairbox.svc.cluster.local:{port}" in page
 
 
 def test_images_have_a_volume_with_room_for_them_and_for_snapshots() -> None:

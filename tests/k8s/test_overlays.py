@@ -15,6 +15,7 @@ from executor_service.config import ExecutorConfig
 from fairbox.config import load
 from limiter.config import LimiterConfig
 from rollout.config import RolloutConfig
+from rollout.service.config import ServiceConfig
 from tests.k8s.alerts import ALERTS, RULES, rule_object
 from tests.k8s.manifests import (
     COMPONENTS,
@@ -33,6 +34,8 @@ from tests.k8s.podsecurity import LABEL, violations
 
 EVERY = [*COMPONENTS, *OVERLAYS]
 CONFIGS: dict[str, type[Any]] = {"LIMITER": LimiterConfig, "EXECUTOR": ExecutorConfig, "ROLLOUT": RolloutConfig}
+OWN_CONFIGS: dict[str, type[Any]] = {"rollout-service": ServiceConfig}
+"""Workload -> its settings, if they are not those of its tier."""
 FILES = ("/etc/fairbox/tokens/", "/etc/fairbox/tls/")
 
 
@@ -51,8 +54,8 @@ def _level(documents: list[Document], namespace: str) -> str:
 
 def test_all_of_them_are_tested() -> None:
     assert {path.name for path in COMPONENTS} == {
-        "clients", "gateway", "gvisor", "images", "keda", "kueue", "monitoring", "mtls", "seccomp-localhost", "small",
-        "standby", "tokens", "tracing", "userns",
+        "clients", "gateway", "gvisor", "images", "keda", "kueue", "monitoring", "mtls", "rollout-service",
+        "seccomp-localhost", "small", "standby", "tokens", "tracing", "userns",
     }  # fmt: skip
     assert {path.name for path in OVERLAYS} == {"kuberay", "prod", "restricted"}
 
@@ -157,7 +160,8 @@ def _settings(pod: Workload) -> Iterator[tuple[str, bool]]:
     for variable in pod.env:
         prefix, _, rest = variable.partition("_")
         if prefix in CONFIGS:
-            yield variable, rest.partition("__")[0].lower() in {field.name for field in fields(CONFIGS[prefix])}
+            config = OWN_CONFIGS.get(pod.name, CONFIGS[prefix])
+            yield variable, rest.partition("__")[0].lower() in {field.name for field in fields(config)}
 
 
 @pytest.mark.parametrize("folder", EVERY, ids=lambda path: path.name)
@@ -173,7 +177,7 @@ def test_the_services_take_their_settings(folder: Path) -> None:
     for pod in pods:
         tier = pod.name.partition("-")[0].upper()
         env = {variable: value for variable, value in pod.env.items() if not value.startswith("$(")}
-        load(CONFIGS[tier], prefix=tier, prog=pod.name, description="", argv=[], env=env)
+        load(OWN_CONFIGS.get(pod.name, CONFIGS[tier]), prefix=tier, prog=pod.name, description="", argv=[], env=env)
 
 
 def test_components_go_together() -> None:
