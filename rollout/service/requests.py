@@ -29,8 +29,8 @@ _LONGEST_SEED = 2**63 - 1
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def check_tasks(tasks: Sequence[pb.TrajectoryTask], *, problems: int) -> None:
-    """Raises FieldErrors."""
+def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: int) -> list[Submitted]:
+    """The tasks as they are kept. Raises FieldErrors."""
     fields = Fields()
     if not 1 <= len(tasks) <= MAX_TASKS:
         fields.refuse("tasks", f"has {len(tasks)} entries, must have 1 to {MAX_TASKS}")
@@ -42,6 +42,7 @@ def check_tasks(tasks: Sequence[pb.TrajectoryTask], *, problems: int) -> None:
             fields.refuse(f"{where}.id", f"is {task.id[:40]!r}, which tasks[{seen[task.id]}] has too")
         seen.setdefault(task.id, number)
     fields.check()
+    return [_submitted(task) for task in tasks]
 
 
 def _check_task(fields: Fields, where: str, task: pb.TrajectoryTask, problems: int) -> None:
@@ -74,8 +75,7 @@ def _check_prompt(fields: Fields, where: str, prompt: pb.Prompt) -> None:
         fields.text(f"{where}[{number}].content", message.content, longest=_LONGEST_TEXT)
 
 
-def submitted(task: pb.TrajectoryTask) -> Submitted:
-    """The task as it is kept."""
+def _submitted(task: pb.TrajectoryTask) -> Submitted:
     data = task.SerializeToString(deterministic=True)
     return Submitted(task.id, hashlib.sha256(data).digest(), data)
 

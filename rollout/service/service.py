@@ -16,12 +16,12 @@ from fairbox.apart import read_apart
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.net.fields import Fields
 from fairbox.net.grpc_errors import abort_exhausted, abort_fields, abort_reason
-from fairbox.net.reading import parse_apart, varint
+from fairbox.net.reading import check_apart, parse_apart, varint
 from fairbox.security import Role, TenantRefused, current_identity, still_permitted
 from rollout.engines.base import EngineUnavailable
 from rollout.journal import JournalError
 from rollout.service.book import BookFull
-from rollout.service.requests import check_ids, check_tasks, check_tenant, unacknowledged
+from rollout.service.requests import check_ids, check_tenant, checked, unacknowledged
 from rollout.service.store import IdReused
 from rollout.service.trajectories import Trajectories
 from rollout.v1 import rollout_pb2 as pb
@@ -78,9 +78,9 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         """Keeps tasks, all or none."""
         tenant = await _tenant(context, request.tenant)
         try:
-            check_tasks(request.tasks, problems=self._problems)
+            tasks = await check_apart(lambda: checked(request.tasks, problems=self._problems))
             await self._check_prompts(request.tasks)
-            accepted = await self._trajectories.submit(tenant, request.tasks)
+            accepted = await self._trajectories.submit(tenant, tasks)
         except FieldErrors as errors:
             await abort_fields(context, errors)
         except IdReused as reused:

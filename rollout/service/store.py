@@ -102,6 +102,10 @@ class TrajectoryStore:
         in which it did."""
         return await self._run(_entries)
 
+    async def unknown(self, tenant: str, tasks: Sequence[Submitted]) -> list[Submitted]:
+        """Tasks whose ids are not known. Raises IdReused."""
+        return await self._run(partial(_unknown, tenant=tenant, tasks=tasks))
+
     async def add(self, tenant: str, tasks: Sequence[Submitted]) -> list[BookEntry]:
         """Keeps tasks; those that are new. Raises IdReused, and then keeps none."""
         return await self._run(partial(_add, tenant=tenant, tasks=tasks))
@@ -157,7 +161,7 @@ def _entries(connection: sqlite3.Connection) -> list[BookEntry]:
     return [BookEntry(number, tenant, name, Place(state)) for number, tenant, name, state in [*waiting, *ended]]
 
 
-def _add(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]) -> list[BookEntry]:
+def _unknown(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]) -> list[Submitted]:
     new, reused = [], []
     for task in tasks:
         row = connection.execute(
@@ -169,8 +173,12 @@ def _add(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitt
             reused.append(task.id)
     if reused:
         raise IdReused(reused)
+    return new
+
+
+def _add(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]) -> list[BookEntry]:
+    new, found = _unknown(connection, tenant=tenant, tasks=tasks), []
     connection.execute("BEGIN")
-    found = []
     for task in new:
         insert = "INSERT INTO trajectories (tenant, id, digest, state, task) VALUES (?, ?, ?, ?, ?)"
         cursor = connection.execute(insert, (tenant, task.id, task.digest, Place.QUEUED, task.task))

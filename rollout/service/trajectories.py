@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
+from rollout.cleanup import to_its_end
 from rollout.engines.base import SamplingParams, derived_seed
 from rollout.journal import JournalError, RunJournal
 from rollout.loop.limits import StopReason
@@ -26,8 +27,8 @@ from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.service.book import BookEntry, Delivery, TenantCounts, TrajectoryBook
 from rollout.service.messages import trajectory_message
-from rollout.service.requests import submitted, task_of
-from rollout.service.store import TrajectoryStore
+from rollout.service.requests import task_of
+from rollout.service.store import Submitted, TrajectoryStore
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 from rollout.v1 import rollout_pb2 as pb
@@ -103,35 +104,34 @@ class Trajectories:
         """Counts of each tenant that has trajectories here."""
         return self._book.counts()
 
-    async def submit(self, tenant: str, tasks: Sequence[pb.TrajectoryTask]) -> int:
+    async def submit(self, tenant: str, tasks: Sequence[Submitted]) -> int:
         """Keeps tasks, all or none; how many are new. Raises BookFull, IdReused and JournalError."""
-        self._book.reserve(tenant, len(tasks))
+        with self._kept():
+            new = await self._store.unknown(tenant, tasks)
+        self._book.reserve(tenant, len(new))
+        entries: list[BookEntry] = []
         try:
-            with self._kept():
-                entries = await self._store.add(tenant, [submitted(task) for task in tasks])
-            self._book.add(entries)
+            # To its end whatever becomes of the caller: what is on disk and not in the book would never be played.
+            await to_its_end(self._add(tenant, new, entries))
         finally:
-            self._book.release(tenant, len(tasks))
-        self._begin()
+            self._book.release(tenant, len(new))
         return len(entries)
 
     async def acknowledge(self, tenant: str, ids: Sequence[str]) -> None:
         """Lets go of results that their trainer has. Raises JournalError."""
         numbers = self._book.acknowledge(tenant, ids)
         self.totals.acknowledged += len(numbers)
-        await self._forget(numbers)
         self._tell(tenant)  # there is room for more
+        await to_its_end(self._forget(numbers))
 
     async def cancel(self, tenant: str, ids: Sequence[str]) -> int:
         """Ends trajectories and lets go of them; how many were here. Raises JournalError."""
         numbers = self._book.cancel(tenant, ids)
         self.totals.cancelled += len(numbers)
-        ended = [self._playing[number] for number in numbers if number in self._playing]
-        for task in ended:
-            task.cancel()
-        if ended:
-            await asyncio.wait(ended)
-        await self._forget(numbers)
+        for number in numbers:
+            if number in self._playing:
+                self._playing[number].cancel()
+        await to_its_end(self._forget(numbers))
         return len(numbers)
 
     async def stream(self, tenant: str, most: int) -> AsyncGenerator[bytes]:
@@ -225,7 +225,16 @@ class Trajectories:
             lost = _lost(entry, task, f"{type(error).__name__}: {error}")
             return trajectory_message(lost, self._player.record(lost, task), entry.id).SerializeToString()
 
+    async def _add(self, tenant: str, tasks: Sequence[Submitted], entries: list[BookEntry]) -> None:
+        with self._kept():
+            entries += await self._store.add(tenant, tasks)
+        self._book.add(entries)
+        self._begin()
+
     async def _forget(self, numbers: Sequence[int]) -> None:
+        """Deletes them from the disk, those that run when they have ended."""
+        if playing := [self._playing[number] for number in numbers if number in self._playing]:
+            await asyncio.wait(playing)
         if numbers:
             with self._kept():
                 await self._store.forget(numbers)

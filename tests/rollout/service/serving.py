@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,17 @@ class Served:
     address: str
     trajectories: Trajectories
     engine: ScriptedEngine
+    store: TrajectoryStore
+
+    def slow_disk(self, seconds: float) -> None:
+        """Each access of the store takes so much longer."""
+        guarded = TrajectoryStore._guarded
+
+        def slowly(work: Any) -> Any:
+            time.sleep(seconds)
+            return guarded(self.store, work)
+
+        self.store._guarded = slowly  # type: ignore[method-assign]
 
     def client(self, **options: Any) -> RolloutClient:
         return RolloutClient(self.address, **{"unavailable_after": 10.0} | options)
@@ -141,7 +153,7 @@ class Tier:
                     rollout_pb2_grpc.add_RolloutServiceServicer_to_server(service, server)
 
                 async with GrpcServer(address, add=add, services=[SERVICE_NAME], guard=guard) as server:
-                    yield Served(server.address, trajectories, engine)
+                    yield Served(server.address, trajectories, engine, store)
                     trajectories.end_streams()
 
 

@@ -204,6 +204,28 @@ async def test_a_tenant_has_so_much_room(tier: Tier) -> None:
         assert await rollouts.submit(tasks(5, "more")) == 5
 
 
+async def test_a_trainer_that_submits_again_needs_no_room(tier: Tier) -> None:
+    tier.hold = asyncio.Event()
+    async with tier.process(max_trajectories=5) as served, served.client() as rollouts:
+        assert await rollouts.submit(tasks(5)) == 5
+        assert await rollouts.submit(tasks(5)) == 0
+        tier.hold.set()
+        await taken(rollouts, 5)
+
+
+async def test_a_trainer_that_does_not_wait_for_the_answer_has_submitted_all_the_same(tier: Tier) -> None:
+    async with tier.process() as served, open_channel(served.address) as channel, served.client() as rollouts:
+        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
+        served.slow_disk(0.5)
+        with pytest.raises(grpc.aio.AioRpcError, match="Deadline"):
+            await stub.SubmitTrajectories(
+                pb.SubmitTrajectoriesRequest(tasks=[task.message() for task in tasks(3)]), timeout=0.7
+            )
+        served.slow_disk(0.0)
+        assert len(await taken(rollouts, 3)) == 3
+        assert await rollouts.submit(tasks(3)) == 0
+
+
 async def test_cancelled_ones_are_gone_wherever_they_were(tier: Tier) -> None:
     async with tier.process(concurrency=2) as served, served.client() as rollouts:
         await rollouts.submit(tasks(2, "ended"))
