@@ -152,7 +152,7 @@ docs: $(VENV)/.dev  ## Write docs/reference from the code and the protos
 
 bench: bench-limiter bench-executor  ## Run every benchmark
 
-bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor, grading, images, rollout, training
+bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor, grading, images, rollout, durable, training
 	$(BIN)/python -m benchmarks $*
 
 toolchains: .toolchains/.done  ## Install what typescript and jest need into .toolchains (setting: toolchains=$PWD/.toolchains)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 
-NAMES = ("executor", "limiter", "grading", "images", "rollout", "training")
+NAMES = ("executor", "limiter", "grading", "images", "rollout", "durable", "training")
 """Each is a module here with `PARTS`; they are imported when asked for, because some need torch."""
 OUT = Path(__file__).parent / "out"
 

@@ -232,15 +232,8 @@ def _rows(sync: list[Ran], asynchronous: list[Ran], delay_s: float) -> list[Row]
         figure("sync: update of a step", mean(sync, "time/update_s"), "s"),
         figure("async: trainer waits for a step", mean(asynchronous, "time/rollouts_s"), "s"),
         figure("async: update of a step", mean(asynchronous, "time/update_s"), "s", against="while rollouts go on"),
-        figure(
-            "async: staleness",
-            mean(asynchronous, "async/staleness_mean"),
-            "steps",
-            against=f"mean of groups, at most {STALENESS}",
-        ),
-        figure(
-            "async: time without a turn in the engine", mean(asynchronous, "async/engine_idle"), "", against="share"
-        ),
+        figure("async: staleness", mean(asynchronous, "async/staleness_mean"), "steps", against=f"at most {STALENESS}"),
+        figure("async: share of time without a turn", mean(asynchronous, "async/engine_idle"), ""),
     ]
 
 

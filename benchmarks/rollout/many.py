@@ -10,14 +10,10 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from benchmarks.rollout.loop import tasks
 from benchmarks.rollout.replay import CALL
 from benchmarks.rows import Row, figure
-from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.net.channels import open_channel
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.engines import SamplingParams, find_model
 from rollout.engines.replicas.replicated import ReplicatedEngine
 from rollout.loop import AgentLoop, Limits, RolloutRunner, Schedule, TrajectoryResult
@@ -27,10 +23,7 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
-
-if TYPE_CHECKING:
-    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
+from tests.rollout.services import executor_status, limiter_status
 
 TRAJECTORIES = 4_000
 TURNS = (CALL.replace('"code", "arg', '"code_interpreter", "arg'), "#### 4950")
@@ -42,11 +35,7 @@ def _descriptors() -> int:
 
 async def _left(stack: LocalStack) -> int:
     """Leases, waiters and programs that the services still count."""
-    async with open_channel(stack.ports.limiter_admin) as admin, open_channel(stack.ports.executor) as channel:
-        limiter = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(admin))
-        executor = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
-        bucket = (await limiter.GetStatus(limiter_pb2.GetStatusRequest(bucket="code"), timeout=10)).buckets[0]
-        programs = await executor.GetStatus(executor_pb2.GetStatusRequest(), timeout=10)
+    bucket, programs = (await limiter_status(stack)).buckets[0], await executor_status(stack)
     return bucket.held + bucket.queued + programs.running + programs.queued
 
 

@@ -71,16 +71,12 @@ def _writing(folder: Path) -> list[Row]:
         pass
     reading = time.thread_time() - began
     del file
-    before, all_cpu, began = _peak_mb(), time.process_time(), time.thread_time()
-    page = write_page(folder)
-    writing, cpu = time.thread_time() - began, time.process_time() - all_cpu
-    parts = folder / "report-parts"
-    size = sum(each.stat().st_size for each in (page, *(parts.iterdir() if parts.is_dir() else ())))
+    before, began = _peak_mb(), time.thread_time()
+    write_page(folder)
+    writing = time.thread_time() - began
     return [
-        figure("page: reading thread, beyond reading", 100 * (writing / reading - 1), "%"),
-        figure("page: all threads, beyond reading", 100 * (cpu / reading - 1), "%"),
+        figure("page: CPU beyond reading", 100 * (writing / reading - 1), "%", most=20.0),
         figure("page: memory, beyond reading", _peak_mb() - before, "MB", most=200.0),
-        figure("page: size of a trajectory", size / ROWS / 1000, "kB"),
     ]
 
 
