@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +21,7 @@ from rollout.service import RolloutClient, RolloutTask
 from rollout.stack import LocalStack
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "how-to" / "rollout-service.md"
 WORDS = ("limits.max_turns=2", "limits.max_turn_tokens=24", "concurrency=2", "metrics_listen=")
 
 pytestmark = pytest.mark.timeout(600)
@@ -59,13 +60,16 @@ def said(*words: str) -> str:
     return done.stderr
 
 
-def by_hand(*words: str) -> str:
-    """Output of grpcurl, which learns by reflection what there is."""
-    program = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
-    assert program is not None, "it is among the packages of the tests"
-    return subprocess.run(
-        [program, "-plaintext", *words], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+def by_hand(port: int) -> list[str]:
+    """Output of each of the page's lines with grpcurl, which learns by reflection what there is."""
+    lines = re.findall(r"^.*grpcurl .*$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    found = []
+    for line in lines:
+        words = ["sh", "-c", line.replace("127.0.0.1:50054", f"127.0.0.1:{port}")]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env=env)
+        found.append(done.stdout)
+    return found
 
 
 async def test_a_killed_service_goes_on_and_its_trainer_notices_nothing(tmp_path: Path, model_dir: Path) -> None:
@@ -90,13 +94,15 @@ async def test_a_killed_service_goes_on_and_its_trainer_notices_nothing(tmp_path
         assert "limits.max_turns is 1, but was 2 when the run began" in changed
         async with served(*words) as second:
             assert await rollouts.submit(tasks) == 0  # a trainer that does not know better
-            assert json.loads(by_hand(f"127.0.0.1:{port}", "rollout.v1.RolloutService/GetStatus"))["resumed_total"]
             async with asyncio.timeout(200), rollouts.stream() as stream:
                 while len(found) < 6:
                     trajectory = await anext(stream)
                     assert trajectory.id not in found
                     found[trajectory.id] = trajectory.result
                     await stream.acknowledge(trajectory.id)
+            status, submitted, _ = await asyncio.to_thread(by_hand, port)
+            assert json.loads(status)["resumed_total"]
+            assert json.loads(submitted)["accepted"] == 1
             second.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(second.wait(), 60) == 0
     for name, result in found.items():
