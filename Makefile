@@ -31,8 +31,9 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 # What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
 SYSTEM_PYTHON := /usr/bin/python3
 SYSTEM := tests/fairbox tests/limiter tests/rollout
-# Real models for minutes, of which a second Python says nothing that the other tests don't.
-SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py
+# Real models, browsers and clusters for minutes, of which a second Python says nothing that the other tests don't.
+SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py tests/rollout/page tests/rollout/ray tests/rollout/harbor/test_examples.py \
+  tests/rollout/journal/test_command.py tests/rollout/service/test_program.py $(TRAINING)/test_sharded.py
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
