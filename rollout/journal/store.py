@@ -92,7 +92,7 @@ class JournalFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await asyncio.shield(self._run(self._close))
+            await asyncio.shield(self._run(self._end))
         finally:
             self._thread.shutdown(wait=False)
 
@@ -146,6 +146,10 @@ class JournalFile:
         self._connection, self.about = opened(self.path, self._durability, self.about if self._new else None)
         self._new = False
         return self._connection
+
+    def _end(self) -> None:
+        self._close()
+        self._failure = JournalError(f"{self.path}: is closed")  # who comes late must not open it again
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -39,7 +39,7 @@ from rollout.loop.task import Task
 from rollout.rewards import RewardServices
 from rollout.service.book import Place, TrajectoryBook
 from rollout.service.config import ServiceConfig
-from rollout.service.requests import messages_of
+from rollout.service.requests import digests, messages_of
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService, Weights
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
@@ -87,7 +87,7 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
         facts = partial(status, config, loop, len(problems), trajectories, security, began)
         service = RolloutService(
             trajectories,
-            problems=len(problems),
+            problems=player.digests,
             check_prompt=partial(refused, loop, longest),
             weights=weights_of(config, loop),
             status=facts,
@@ -167,7 +167,8 @@ def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems
     """Parts that a trajectory is played with."""
     assert loop.journal is not None
     record = partial(record_of, step=config.step, model=loop.engine.model_name, decode=loop.chat.decode_plain)
-    return Player(loop, scoring, problems, record, loop.journal, config.infra_retries, config.sampling.seed)
+    known, retries, seed = digests(problems), config.infra_retries, config.sampling.seed
+    return Player(loop, scoring, problems, known, record, loop.journal, retries, seed)
 
 
 def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:

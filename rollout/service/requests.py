@@ -7,6 +7,7 @@ take. Whether the template does take it, and how long it is, is the loop's to sa
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,20 +30,25 @@ _LONGEST_SEED = 2**63 - 1
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: int) -> list[Submitted]:
-    """The tasks as they are kept. Raises FieldErrors."""
+def digests(problems: Sequence[Task]) -> list[bytes]:
+    """Digests of an environment's problems, by which others in their places are noticed."""
+    return [_digest(json.dumps([[*map(dict, each.messages)], each.ground_truth]).encode()) for each in problems]
+
+
+def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: Sequence[bytes]) -> list[Submitted]:
+    """The tasks as they are kept. `problems` are `digests`. Raises FieldErrors."""
     fields = Fields()
     if not 1 <= len(tasks) <= MAX_TASKS:
         fields.refuse("tasks", f"has {len(tasks)} entries, must have 1 to {MAX_TASKS}")
     seen: dict[str, int] = {}
     for number, task in enumerate(tasks[:MAX_TASKS]):
         where = f"tasks[{number}]"
-        _check_task(fields, where, task, problems)
+        _check_task(fields, where, task, len(problems))
         if task.id in seen:
             fields.refuse(f"{where}.id", f"is {task.id[:40]!r}, which tasks[{seen[task.id]}] has too")
         seen.setdefault(task.id, number)
     fields.check()
-    return [_submitted(task) for task in tasks]
+    return [submitted(task, problems) for task in tasks]
 
 
 def _check_task(fields: Fields, where: str, task: pb.TrajectoryTask, problems: int) -> None:
@@ -75,13 +81,19 @@ def _check_prompt(fields: Fields, where: str, prompt: pb.Prompt) -> None:
         fields.text(f"{where}[{number}].content", message.content, longest=_LONGEST_TEXT)
 
 
-def _submitted(task: pb.TrajectoryTask) -> Submitted:
+def submitted(task: pb.TrajectoryTask, problems: Sequence[bytes]) -> Submitted:
+    """The task as it is kept. Its digest is also that of its problem."""
     data = task.SerializeToString(deterministic=True)
-    return Submitted(task.id, hashlib.sha256(data).digest(), data)
+    own = problems[task.problem : task.problem + 1] if task.WhichOneof("task") == "problem" else ()
+    return Submitted(task.id, _digest(data, *own), data)
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def task_of(message: pb.TrajectoryTask, problems: Sequence[Task]) -> Task:
-    """The task to be played. IndexError for a problem that there is not any more."""
+    """The task to be played."""
     group = message.group or message.id
     if message.WhichOneof("task") == "problem":
         return replace(problems[message.problem], uid=group)

@@ -55,13 +55,13 @@ Weights = Callable[[Path, str], Awaitable[None]]
 
 
 class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
-    """The public service. `weights` None: the engine takes none."""
+    """The public service. `problems` are digests; `weights` None: the engine takes none."""
 
     def __init__(
         self,
         trajectories: Trajectories,
         *,
-        problems: int,
+        problems: Sequence[bytes],
         check_prompt: CheckPrompt,
         weights: Weights | None,
         status: Callable[[], pb.GetStatusResponse],

@@ -110,10 +110,9 @@ class TrajectoryStore:
         """Keeps tasks; those that are new. Raises IdReused, and then keeps none."""
         return await self._run(partial(_add, tenant=tenant, tasks=tasks))
 
-    async def task(self, number: int) -> bytes:
-        """A task that has not ended."""
-        task: bytes | None = await self._run(partial(_column, name="task", number=number))
-        return task or b""
+    async def task(self, number: int) -> Submitted:
+        """A task that has not ended, as it was kept."""
+        return await self._run(partial(_task, number=number))
 
     async def end(self, number: int, result: bytes) -> None:
         """Keeps what a trajectory came to, in place of its task."""
@@ -121,7 +120,7 @@ class TrajectoryStore:
 
     async def result(self, number: int) -> bytes | None:
         """The result of a trajectory; None: it was acknowledged or cancelled meanwhile."""
-        return await self._run(partial(_column, name="result", number=number))
+        return await self._run(partial(_result, number=number))
 
     async def forget(self, numbers: Sequence[int]) -> None:
         """Deletes all but the ids of these."""
@@ -149,6 +148,7 @@ class TrajectoryStore:
             raise self._failure from None
 
     def _close(self) -> None:
+        self._failure = JournalError(f"{self.path}: is closed")
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -187,8 +187,14 @@ def _add(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitt
     return found
 
 
-def _column(connection: sqlite3.Connection, *, name: str, number: int) -> bytes | None:
-    row = connection.execute(f"SELECT {name} FROM trajectories WHERE number = ?", (number,)).fetchone()  # noqa: S608
+def _task(connection: sqlite3.Connection, *, number: int) -> Submitted:
+    select = "SELECT id, digest, task FROM trajectories WHERE number = ?"
+    name, digest, task = connection.execute(select, (number,)).fetchone()
+    return Submitted(name, digest, task)
+
+
+def _result(connection: sqlite3.Connection, *, number: int) -> bytes | None:
+    row = connection.execute("SELECT result FROM trajectories WHERE number = ?", (number,)).fetchone()
     return None if row is None else row[0]
 
 

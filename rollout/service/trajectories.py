@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
-from rollout.cleanup import to_its_end
 from rollout.engines.base import SamplingParams, derived_seed
 from rollout.journal import JournalError, RunJournal
 from rollout.loop.limits import StopReason
@@ -27,7 +26,7 @@ from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.service.book import BookEntry, Delivery, TenantCounts, TrajectoryBook
 from rollout.service.messages import trajectory_message
-from rollout.service.requests import task_of
+from rollout.service.requests import submitted, task_of
 from rollout.service.store import Submitted, TrajectoryStore
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
@@ -48,6 +47,8 @@ class Player:
     loop: Loop
     scoring: Scoring
     problems: Sequence[Task]
+    digests: Sequence[bytes]
+    """Digests of the problems."""
     record: Record
     journal: RunJournal
     retries: int
@@ -77,6 +78,7 @@ class Trajectories:
         self._book = book
         self._player = player
         self._playing: dict[int, asyncio.Task[None]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
         self._news: dict[Delivery, asyncio.Event] = {}
         self._group = asyncio.TaskGroup()
         self.totals = Totals()
@@ -99,6 +101,8 @@ class Trajectories:
         for task in self._playing.values():
             task.cancel()
         await self._group.__aexit__(None, None, None)
+        while self._writing:
+            await asyncio.wait(self._writing)
 
     def counts(self) -> dict[str, TenantCounts]:
         """Counts of each tenant that has trajectories here."""
@@ -111,8 +115,7 @@ class Trajectories:
         self._book.reserve(tenant, len(new))
         entries: list[BookEntry] = []
         try:
-            # To its end whatever becomes of the caller: what is on disk and not in the book would never be played.
-            await to_its_end(self._add(tenant, new, entries))
+            await self._to_its_end(self._add(tenant, new, entries))
         finally:
             self._book.release(tenant, len(new))
         return len(entries)
@@ -122,7 +125,7 @@ class Trajectories:
         numbers = self._book.acknowledge(tenant, ids)
         self.totals.acknowledged += len(numbers)
         self._tell(tenant)  # there is room for more
-        await to_its_end(self._forget(numbers))
+        await self._to_its_end(self._forget(numbers))
 
     async def cancel(self, tenant: str, ids: Sequence[str]) -> int:
         """Ends trajectories and lets go of them; how many were here. Raises JournalError."""
@@ -131,7 +134,7 @@ class Trajectories:
         for number in numbers:
             if number in self._playing:
                 self._playing[number].cancel()
-        await to_its_end(self._forget(numbers))
+        await self._to_its_end(self._forget(numbers))
         return len(numbers)
 
     async def stream(self, tenant: str, most: int) -> AsyncGenerator[bytes]:
@@ -170,11 +173,7 @@ class Trajectories:
         """Plays one, and keeps what it comes to."""
         try:
             with self._kept():
-                message = pb.TrajectoryTask.FromString(await self._store.task(entry.number))
-                seed = message.seed if message.HasField("seed") else None
-                if seed is None:
-                    seed = derived_seed(self._player.seed, "trajectory", entry.number)
-                task, result = await self._played(entry, message, seed)
+                task, result = await self._played(entry, await self._store.task(entry.number))
                 await self._store.end(entry.number, await self._message(entry, task, result))
                 await self._player.journal.forget(entry.number)
             self.totals.ended += 1
@@ -187,16 +186,17 @@ class Trajectories:
             self._tell(entry.tenant)
             self._begin()
 
-    async def _played(
-        self, entry: BookEntry, message: pb.TrajectoryTask, seed: int | None
-    ) -> tuple[Task, TrajectoryResult]:
+    async def _played(self, entry: BookEntry, kept: Submitted) -> tuple[Task, TrajectoryResult]:
         """The task, and its trajectory. Raises nothing but cancellation and JournalError."""
-        try:
-            task = task_of(message, self._player.problems)
-        except IndexError:
+        message = pb.TrajectoryTask.FromString(kept.task)
+        if submitted(message, self._player.digests).digest != kept.digest:
             task = Task(message.group or message.id, (), "", "", f"trajectory {message.id}")
-            return task, _lost(entry, task, f"the data have no problem {message.problem} any more")
-        attempt = 1
+            why = f"the data have another problem {message.problem} than when it was submitted, or none"
+            return task, _lost(entry, task, why)
+        task, attempt = task_of(message, self._player.problems), 1
+        seed = derived_seed(self._player.seed, "trajectory", entry.number)
+        if message.HasField("seed"):
+            seed = message.seed
         while True:
             recorded = await self._player.journal.trajectory(entry.number, attempt)
             try:
@@ -240,6 +240,18 @@ class Trajectories:
                 await self._store.forget(numbers)
                 for number in numbers:
                     await self._player.journal.forget(number)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits what book and disk must both have, or neither: it goes on whatever becomes of its caller."""
+        task = asyncio.create_task(work)
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        await asyncio.shield(task)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have gone, and `failed` says it too
 
     def _tell(self, tenant: str) -> None:
         for delivery, news in self._news.items():

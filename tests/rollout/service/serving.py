@@ -29,6 +29,7 @@ from rollout.rewards import Reward
 from rollout.service import RolloutClient
 from rollout.service.app import refused
 from rollout.service.book import TrajectoryBook
+from rollout.service.requests import digests
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
@@ -92,6 +93,7 @@ class Tier:
     """Context and seed -> how often it was sampled from."""
     hold: asyncio.Event | None = None
     """Scores wait for it."""
+    problems: list[Task] = field(default_factory=lambda: [*PROBLEMS])
 
     def script(self, request: GenerationRequest, _: int) -> str | Exception:
         ids, seed = request.input_ids, request.params.seed or 0
@@ -133,7 +135,7 @@ class Tier:
             scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)
             record = partial(record_of, step=1, model=engine.model_name, decode=self.chat.decode_plain)
             book = TrajectoryBook(concurrency=concurrency, max_trajectories=max_trajectories)
-            player = Player(loop, scoring, PROBLEMS, record, journal, retries, 7)
+            player = Player(loop, scoring, self.problems, digests(self.problems), record, journal, retries, 7)
             guards = ServerSecurity(security or ServerSecuritySettings())
             guard = guards.port(ACCESS, needs=Role.CLIENT, setting="listen")
 
@@ -143,7 +145,7 @@ class Tier:
             async with Trajectories(store, book, player) as trajectories:
                 service = RolloutService(
                     trajectories,
-                    problems=len(PROBLEMS),
+                    problems=player.digests,
                     check_prompt=partial(refused, loop, 2000),
                     weights=weights,
                     status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),

@@ -268,6 +268,23 @@ async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path
     assert {segment.weight_version for segment in result.trajectory.segments} == {None, "step-7"}
 
 
+async def test_another_problem_in_the_place_of_one_is_not_played(tier: Tier) -> None:
+    """The data were changed while the service was away."""
+    async with tier.process(concurrency=1) as served, served.client() as rollouts:
+        tier.hold = asyncio.Event()
+        await rollouts.submit([RolloutTask(f"p{n}", problem=n) for n in range(4)])
+    tier.hold = None
+    tier.problems[2] = tier.problems[0]
+    del tier.problems[3]
+    async with tier.process() as served, served.client() as rollouts:
+        with pytest.raises(FieldErrors, match="was submitted before, with another task: p2"):
+            await rollouts.submit([RolloutTask("p2", problem=2)])
+        found = await taken(rollouts, 4)
+    assert [found[f"p{n}"].masked for n in range(4)] == [False, False, True, True]
+    for n in (2, 3):
+        assert found[f"p{n}"].error == f"the data have another problem {n} than when it was submitted, or none"
+
+
 PROMPT = ({"role": "user", "content": "Say 3."},)
 
 

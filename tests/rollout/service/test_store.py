@@ -34,7 +34,7 @@ async def test_everything_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
             ("c", Place.ENDED),
             ("a", Place.ENDED),
         ]
-        assert await store.task(2) == b"task b "
+        assert await store.task(2) == task("b")
         assert await store.result(3) == b"result of c"
         assert await store.result(4) is None
         assert [entry.id for entry in await store.add("t", [task(name) for name in "abcde"])] == ["e"]
