@@ -48,7 +48,7 @@ async def _played(durability: Durability) -> tuple[float, float, float]:
     tokenizer = HubTokenizer(find_model("smollm2"))
     chat, results, count = ChatTemplate(tokenizer), list[TrajectoryResult](), TRAJECTORIES * TURNS
     said = ["I think about it. " * 40 + tool_call("echo", text="x" * 200)] * (TURNS - 1) + ["#### 6"]
-    engine, tool = ScriptedEngine(tokenizer, said, vocab_size=49152), Echo(lambda _: "y" * 500)
+    engine, tool = ScriptedEngine(tokenizer, said, vocab_size=49152, delay_s=0.05), Echo(lambda _: "y" * 500)
     with tempfile.TemporaryDirectory() as folder:
         async with open_journal(Path(folder), durability, {}) as journal:
             loop = AgentLoop(engine, chat, Toolbox([tool]), UNLIMITED, SamplingParams(), journal=journal)
@@ -66,7 +66,7 @@ async def resume_rows() -> list[Row]:
     """From the start of the process, with its engine there, until each trajectory is in the turn that it was in."""
     tokenizer = HubTokenizer(find_model("smollm2"))
     with tempfile.TemporaryDirectory() as folder:
-        tier = Tier(tokenizer, ChatTemplate(tokenizer), Path(folder), delay_s=0.2)
+        tier = Tier(tokenizer, ChatTemplate(tokenizer), Path(folder), delay_s=0.2, ending=0.0)
         opened = partial(tier.process, concurrency=IN_FLIGHT, max_trajectories=IN_FLIGHT)
         async with opened() as served, served.client() as client:
             await client.submit([RolloutTask(str(n), problem=n % len(PROBLEMS)) for n in range(IN_FLIGHT)])
@@ -74,9 +74,10 @@ async def resume_rows() -> list[Row]:
                 await asyncio.sleep(0.05)
         tier.delay_s, began = 3600.0, time.monotonic()
         async with opened() as served:
-            while len(served.engine.requests) < served.trajectories.totals.resumed:
+            totals = served.trajectories.totals
+            while len(served.engine.requests) + totals.ended < totals.resumed:
                 await asyncio.sleep(0.01)
-            took_s, against = time.monotonic() - began, f"{served.trajectories.totals.resumed} in flight"
+            took_s, against = time.monotonic() - began, f"{totals.resumed} in flight"
     return [figure("service: trajectories go on after", took_s, "s", most=2.0, against=against)]
 
 

@@ -23,6 +23,7 @@ class RunJournal:
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
+        self._ended_before: set[tuple[int, int]] = set()
 
     @property
     def about(self) -> Mapping[str, str]:
@@ -38,7 +39,15 @@ class RunJournal:
 
     async def trajectory(self, place: int, attempt: int) -> TrajectoryJournal:
         """The journal of one trajectory."""
-        return TrajectoryJournal(await self._file.entries(place, attempt), partial(self._file.append, place, attempt))
+        entries, append = await self._file.entries(place, attempt), partial(self._file.append, place, attempt)
+        journal = TrajectoryJournal(entries, append)
+        if journal.ended is not None:
+            self._ended_before.add((place, attempt))
+        return journal
+
+    def ended_before(self, place: int, attempt: int) -> bool:
+        """Says whether an attempt had ended already when its journal was asked for: it was gone through again."""
+        return (place, attempt) in self._ended_before
 
     async def reward(self, place: int, attempt: int) -> Reward | None:
         """The reward that a trajectory got; None: it got none."""

@@ -198,7 +198,6 @@ class Trajectories:
         if message.HasField("seed"):
             seed = message.seed
         while True:
-            recorded = await self._player.journal.trajectory(entry.number, attempt)
             try:
                 result = await self._player.loop.run(task, index=entry.number, seed=seed, attempt=attempt)
                 result = await self._player.scoring.scored(task, result)
@@ -210,7 +209,7 @@ class Trajectories:
             if not result.masked or result.unscored or attempt > self._player.retries:
                 return task, result
             # Safe: nothing of the failed attempt was handed over, and the next one has an id of its own.
-            if recorded.ended is None:  # else it was before a restart that this attempt failed
+            if not self._player.journal.ended_before(entry.number, attempt):  # else there was a restart to wait for
                 self.totals.retried += 1
                 await asyncio.sleep(_RETRY_AFTER_S * 2 ** (attempt - 1))
             attempt += 1

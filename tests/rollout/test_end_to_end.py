@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
 SHORT = "limits.max_turn_tokens=80"
 """Most answers of the model take fewer tokens; those that don't would take most of a test's time."""
-FEW = ("n=3", "samples_per_prompt=2", "concurrency=4", SHORT)
+FEW = ("n=3", "samples_per_prompt=2", "concurrency=4", "limits.max_turns=2", SHORT)
 
 pytestmark = pytest.mark.timeout(600)
 

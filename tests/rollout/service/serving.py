@@ -89,6 +89,8 @@ class Tier:
     delay_s: float = 0.0
     failing: float = 0.0
     """Share of the turns that the engine fails."""
+    ending: float = 0.3
+    """Share of the turns that are the last of their trajectory."""
     sampled: collections.Counter[tuple[int, ...]] = field(default_factory=collections.Counter)
     """Context and seed -> how often it was sampled from."""
     hold: asyncio.Event | None = None
@@ -101,7 +103,7 @@ class Tier:
         draws = random.Random(hash(ids) ^ seed)
         if draws.random() < self.failing:
             return EngineUnavailable("the engine is away")
-        if draws.random() < 0.3 or len(ids) > 600:
+        if draws.random() < self.ending or len(ids) > 600:
             return f"#### {draws.randrange(9)}"
         return "I call.\n" + tool_call("echo", text=str(draws.random()))
 
