@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import random
-import time
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from rollout.journal import NAME, Durability, open_journal
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.loop.scoring import Scoring
 from rollout.rewards import Reward
-from rollout.service import RolloutClient
+from rollout.service import RolloutClient, store
 from rollout.service.app import refused
 from rollout.service.book import TrajectoryBook
 from rollout.service.requests import digests
@@ -65,15 +65,18 @@ class Served:
     engine: ScriptedEngine
     store: TrajectoryStore
 
-    def slow_disk(self, seconds: float) -> None:
-        """Each access of the store takes so much longer."""
-        guarded = TrajectoryStore._guarded
+    def held_disk(self) -> tuple[threading.Event, threading.Event]:
+        """From now on tasks are kept only behind the second event; the first says that some wait for that."""
+        waits, goes_on, guarded = threading.Event(), threading.Event(), self.store._guarded
 
-        def slowly(work: Any) -> Any:
-            time.sleep(seconds)
-            return guarded(self.store, work)
+        def held(work: Any) -> Any:
+            if getattr(work, "func", None) is store._add:
+                waits.set()
+                assert goes_on.wait(60)
+            return guarded(work)
 
-        self.store._guarded = slowly  # type: ignore[method-assign]
+        self.store._guarded = held  # type: ignore[method-assign]
+        return waits, goes_on
 
     def client(self, **options: Any) -> RolloutClient:
         return RolloutClient(self.address, **{"unavailable_after": 10.0} | options)
@@ -125,7 +128,7 @@ class Tier:
         """A process of the service, until the block is left."""
         goes_on = (self.folder / NAME).exists()
         async with (
-            TrajectoryStore(self.folder, Durability.PROCESS) as store,
+            TrajectoryStore(self.folder, Durability.PROCESS) as kept,
             open_journal(self.folder, Durability.PROCESS, None if goes_on else {}) as journal,
         ):
             assert journal is not None
@@ -144,7 +147,7 @@ class Tier:
             async def weights(folder: Path, version: str) -> None:
                 await engine.update_weights(DiskWeights(folder), version=version)
 
-            async with Trajectories(store, book, player) as trajectories:
+            async with Trajectories(kept, book, player) as trajectories:
                 service = RolloutService(
                     trajectories,
                     problems=player.digests,
@@ -157,7 +160,7 @@ class Tier:
                     rollout_pb2_grpc.add_RolloutServiceServicer_to_server(service, server)
 
                 async with GrpcServer(address, add=add, services=[SERVICE_NAME], guard=guard) as server:
-                    yield Served(server.address, trajectories, engine, store)
+                    yield Served(server.address, trajectories, engine, kept)
                     trajectories.end_streams()
 
 
