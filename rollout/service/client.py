@@ -287,7 +287,7 @@ class TrajectoryStream:
             return  # the stream has ended, as whoever asks for the next one is told
 
     async def _next(self) -> pb.Trajectory:
-        if self._call is None:
+        if self._call is None or self._call.cancelled():  # as gRPC does when a wait for the next one is cancelled
             self._call = self._client._call()
             await self._call.write(pb.StreamTrajectoriesRequest(open=self._opening))
             if ("rollout-stream", "open") in tuple(await self._call.initial_metadata() or ()):

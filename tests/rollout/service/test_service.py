@@ -170,6 +170,25 @@ async def test_a_stream_is_not_flooded(tier: Tier) -> None:
             assert (await anext(stream)).id not in {each.id for each in again}
 
 
+async def test_a_wait_that_is_given_up_costs_nothing(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts, rollouts.stream() as stream:
+        for name in ("a", "b"):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await anext(stream)
+            await rollouts.submit([RolloutTask(name, problem=0)])
+            async with asyncio.timeout(60):
+                assert (await anext(stream)).id == name
+            await stream.acknowledge(name)
+        await gone_but_for_the_stream(served)
+
+
+async def gone_but_for_the_stream(served: Served) -> None:
+    async with asyncio.timeout(20):
+        while served.trajectories.counts()[""].ended:
+            await asyncio.sleep(0.01)
+
+
 async def test_tenants_take_turns_and_see_their_own_alone(tier: Tier) -> None:
     tier.hold = asyncio.Event()
     async with tier.process(concurrency=2) as served, served.client() as one, served.client(tenant="b") as other:
