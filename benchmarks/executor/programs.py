@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.executor.server import INTERPRETER, executor
+from benchmarks.executor.server import INTERPRETER, executor, warm
 from benchmarks.rows import Row, figure
 from executor_service import ExecutorClient
 
@@ -160,15 +160,8 @@ async def _scripts(client: ExecutorClient) -> list[Row]:
     return found
 
 
-async def _warm_up(client: ExecutorClient) -> None:
-    """Until every profile is loaded and serves."""
-    async with asyncio.timeout(120):
-        for name in SCRIPTS:
-            await client.execute(PRINT, profile=f"python-{name}")
-
-
 async def program_rows() -> list[Row]:
     """`print(1)`, and scripts whose packages are loaded."""
     async with executor("max_concurrent=32", "spare_boxes=4") as (client, _):
-        await _warm_up(client)
+        await warm(client)
         return [*await _prints(client), *await _scripts(client)]

@@ -47,3 +47,10 @@ async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addres
     finally:
         process.terminate()
         await process.wait()
+
+
+async def warm(client: ExecutorClient) -> None:
+    """Until every profile is loaded and serves: loading them takes processors from what is measured."""
+    async with asyncio.timeout(2 * START_WITHIN_S):
+        for name in ("numpy", "pandas", "sympy", "science"):
+            await client.execute("print(1)", profile=f"python-{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from benchmarks.executor.server import executor
+from benchmarks.executor.server import executor, warm
 from benchmarks.rows import Row, figure
 from executor_service import ExecutorClient
 
@@ -22,6 +22,7 @@ with open("/proc/self/smaps_rollup") as rollup:
 async def session_rows() -> list[Row]:
     """The figures of one quiet minute."""
     async with executor("max_concurrent=32") as (client, _):
+        await warm(client)
         found = await _cells(client)
         for profile in ("python-numpy", "python-science"):
             found += await _branches(client, profile)

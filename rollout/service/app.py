@@ -18,7 +18,7 @@ from rich.console import Console
 from executor_service import ExecutorClient
 from fairbox.clock import MonotonicClock
 from fairbox.loading import until_set
-from fairbox.net.serving import GrpcServer, HealthServer, check_address
+from fairbox.net.serving import GrpcServer, HealthServer, check_address, until_stopped
 from fairbox.security import Role, ServerSecurity
 from fairbox.version import installed_version
 from rollout.build import check_prompts, environment_setup, longest_context, open_loop, open_run_journal, tool_specs
@@ -108,23 +108,12 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
         await stack.enter_async_context(server)
         await health.set_ready(True)
         _LOG.info("listening on %s, %d trajectories go on", server.address, trajectories.totals.resumed)
-        await first_of(stop, trajectories.failed)
+        await until_stopped(stop, trajectories.until_failed())
         await health.set_ready(False)
         trajectories.end_streams()
         await server.stop(_LAST_CALLS_S)
         if trajectories.failure is not None:
             raise trajectories.failure
-
-
-async def first_of(*events: asyncio.Event) -> None:
-    """Returns when one is set."""
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.wait(waits)
 
 
 def clear(folder: Path) -> None:

@@ -194,16 +194,16 @@ class TrajectoryBook:
 
     def acknowledge(self, tenant: str, ids: Iterable[str]) -> list[int]:
         """Lets go of those that have ended; their numbers."""
-        known = self._tenants.get(tenant)
-        entries = [] if known is None else [known.entries[each] for each in dict.fromkeys(ids) if each in known.entries]
-        return [self._drop(entry) for entry in entries if entry.place is Place.ENDED]
+        return [self._drop(entry) for entry in self._found(tenant, ids) if entry.place is Place.ENDED]
 
     def cancel(self, tenant: str, ids: Iterable[str]) -> list[int]:
         """Lets go of those with these ids, wherever they are; their numbers. Those that run keep their place until they
         have `ended`."""
+        return [self._drop(entry) for entry in self._found(tenant, ids)]
+
+    def _found(self, tenant: str, ids: Iterable[str]) -> list[BookEntry]:
         known = self._tenants.get(tenant)
-        entries = [] if known is None else [known.entries[each] for each in dict.fromkeys(ids) if each in known.entries]
-        return [self._drop(entry) for entry in entries]
+        return [] if known is None else [known.entries[each] for each in dict.fromkeys(ids) if each in known.entries]
 
     def _end(self, tenant: _Tenant, entry: BookEntry) -> None:
         entry.place = Place.ENDED

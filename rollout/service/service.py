@@ -43,6 +43,8 @@ _LOOK_EVERY_S = 1.0
 """Least seconds between two look-ups of a stream's token, and only when a request comes."""
 _FULL_RETRY_S = 5.0
 """After so long a refused trainer may have acknowledged some, or others may have ended."""
+_LONGEST_PATH = 4096
+"""Characters, as Linux has it."""
 STREAMS = (("rollout-stream", "open"),)
 """Initial metadata of a stream, as soon as it is one: its first trajectory may be long in coming."""
 _TRAJECTORY = b"\x0a"
@@ -137,7 +139,8 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         """Other weights for the engine."""
         fields = Fields()
         fields.identifier("version", request.version)
-        if not Path(request.folder).is_absolute():
+        fields.text("folder", request.folder, longest=_LONGEST_PATH)
+        if not request.folder.startswith("/"):
             fields.refuse("folder", f"is {request.folder[:128]!r}, must be an absolute path")
         await fields.check_call(context)
         if self._weights is None:

@@ -18,6 +18,7 @@ from fairbox.net.ports import free_port
 from fairbox.security import ClientSecurity
 from fairbox.security.server import ServerSecuritySettings
 from rollout.batch import RolloutBatch
+from rollout.journal import JournalError
 from rollout.loop import TrajectoryResult
 from rollout.service import (
     RolloutClient,
@@ -245,6 +246,26 @@ async def test_a_trainer_that_does_not_wait_for_the_answer_has_submitted_all_the
         assert await rollouts.submit(tasks(3)) == 0
 
 
+async def test_a_service_that_can_not_keep_anything_says_so_and_ends(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts, open_channel(served.address) as channel:
+        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
+        await rollouts.submit(tasks(2))
+        stream = stub.StreamTrajectories(timeout=60)
+        await stream.write(OPEN)
+        await stream.read()
+        served.store._failure = JournalError("database or disk is full")
+        with pytest.raises(grpc.aio.AioRpcError, match="disk is full") as info:
+            await stub.SubmitTrajectories(
+                pb.SubmitTrajectoriesRequest(tasks=[task.message() for task in tasks(5)]), timeout=60
+            )
+        assert info.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await stream.code(), await stream.details()) == (grpc.StatusCode.UNAVAILABLE, "this process ends")
+        assert str(served.trajectories.failure) == "database or disk is full"
+    async with tier.process() as served, served.client() as rollouts:
+        assert len(await taken(rollouts, 2)) == 2  # what was accepted is there, and no more
+        assert await rollouts.submit(tasks(5)) == 3
+
+
 async def test_cancelled_ones_are_gone_wherever_they_were(tier: Tier) -> None:
     async with tier.process(concurrency=2) as served, served.client() as rollouts:
         await rollouts.submit(tasks(2, "ended"))
@@ -284,6 +305,8 @@ async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path
         (result,) = (await taken(rollouts, 1)).values()
         with pytest.raises(FieldErrors, match="folder is 'here', must be an absolute path"):
             await rollouts.update_weights("here", version="8")
+        with pytest.raises(FieldErrors, match="folder has 5001 characters, must have at most 4096"):
+            await rollouts.update_weights("/" + "x" * 5000, version="8")
     assert {segment.weight_version for segment in result.trajectory.segments} == {None, "step-7"}
 
 
