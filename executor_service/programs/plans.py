@@ -193,10 +193,12 @@ class Planner:
         )
 
     def cell_plan(self, request: RunRequest) -> Plan:
-        """The program of a request, served as a cell."""
+        """The program of a request, served as a cell. Its time is that of the cell: the start is none of the program's,
+        and to be killed in it would be our failure."""
         plan = self.plan(request)
         profile = self.profile_for(request.code) if plan.profile == self._lean else plan.profile
-        return replace(plan, profile=profile, mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
+        limits = replace(plan.limits, wall_time_s=NO_END_S, cpu_time_s=NO_END_S)
+        return replace(plan, limits=limits, profile=profile, mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
 
     def notebook_plan(self, request: RunRequest) -> Plan:
         """An interpreter for the cells of one request, whose `code` is theirs. Its files are read at its end."""

@@ -52,6 +52,13 @@ async def test_wall_time(executor: ExecutorClient) -> None:
     assert "0.3 s" in result.message
 
 
+async def test_the_start_of_an_interpreter_is_not_charged_to_what_it_displays(executor: ExecutorClient) -> None:
+    for _ in range(100):
+        result = await executor.execute("1", display=True, limits=Limits(wall_time_s=1e-9, cpu_time_s=1e-9))
+        if result.outcome is not Outcome.FINISHED:  # it was faster than anybody looked
+            killed(result, Outcome.TIME_LIMIT)
+
+
 async def test_cpu_time_of_one_process(executor: ExecutorClient) -> None:
     result = await executor.execute("while True: pass", limits=Limits(cpu_time_s=0.5, wall_time_s=60))
     killed(result, Outcome.CPU_LIMIT)
