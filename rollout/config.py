@@ -26,6 +26,8 @@ from rollout.tools import check_format
 from rollout.tools.code.code_interpreter import CodeInterpreterConfig
 
 _KINDS = ("transformers", "sglang", "vllm")
+TAKE_WEIGHTS = ("transformers", "sglang")
+"""Kinds of engines that take new weights while they run."""
 _ONLY_TRANSFORMERS = ("device", "max_batch", "max_model_tokens")
 _ONLY_SGLANG = ("router_url", "launch")
 _ONLY_SERVERS = ("urls", "api_key_file")

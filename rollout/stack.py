@@ -29,6 +29,8 @@ from fairbox.net.ports import free_ports
 from fairbox.net.serving import reachable
 from fairbox.security import CLIENT_VARIABLES, client_security
 
+STARTS_SERVICES = "`fairbox up` starts limiter and executor on this machine"
+"""Hint for the case that nothing listens at a service's address."""
 READY_WITHIN_S = 120.0
 """A service that is not ready by then is broken: on a loaded laptop the two need a few seconds, and a minute if they
 are started for the first time on a machine that has no processor to spare."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -24,6 +26,8 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import result_from_proto
 from fairbox.telemetry.tracing import carried
 
+R = TypeVar("R", pb.StreamExecutionResponse, pb.StreamVerificationResponse)
+
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
@@ -37,38 +41,31 @@ async def stream_execution(
     member: Member, request: pb.ExecuteCodeRequest, *, deadline: float, target: str
 ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
     """Chunks, then the result. `deadline` is the loop's time."""
+
+    def begin(timeout: float) -> grpc.aio.UnaryStreamCall[Any, pb.StreamExecutionResponse]:
+        sent = pb.StreamExecutionRequest(execution=request)
+        return member.stub.StreamExecution(sent, timeout=timeout, metadata=carried())
+
     passed_on = dict.fromkeys(Stream, 0)
-    for attempt in (1, 2):
-        to_skip = dict(passed_on)
-        left = deadline - asyncio.get_running_loop().time()
-        call = member.stub.StreamExecution(
-            pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried()
-        )
-        try:
-            with told_when_closed(call, target):
-                async for response in call:
-                    member.failed = False
-                    if response.HasField("result"):
-                        yield result_from_proto(response.result)
-                        return
-                    kind = response.WhichOneof("event")
-                    if kind is None:
-                        continue  # an event that this version does not know
-                    stream, written = Stream(kind), getattr(response, kind)
-                    # The server begins again at the first byte; what was passed on before is not passed on twice.
-                    data = written[to_skip[stream] :]
-                    to_skip[stream] -= len(written) - len(data)
-                    if data:
-                        passed_on[stream] += len(data)
-                        yield OutputChunk(stream, data)
-            raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
-        except grpc.aio.AioRpcError as error:
-            member.refused(error)
-            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise error_of_call(error, target) from error
-        finally:
-            call.cancel()
-        await member.settled(deadline)
+    to_skip: dict[Stream, int] = {}
+    async with aclosing(_responses(member, begin, deadline=deadline, target=target)) as responses:
+        async for response in responses:
+            if response is None:
+                to_skip = dict(passed_on)
+                continue
+            if response.HasField("result"):
+                yield result_from_proto(response.result)
+                return
+            kind = response.WhichOneof("event")
+            if kind is None:
+                continue  # an event that this version does not know
+            stream, written = Stream(kind), getattr(response, kind)
+            # The server begins again at the first byte; what was passed on before is not passed on twice.
+            data = written[to_skip[stream] :]
+            to_skip[stream] -= len(written) - len(data)
+            if data:
+                passed_on[stream] += len(data)
+                yield OutputChunk(stream, data)
 
 
 async def stream_verification(
@@ -80,28 +77,45 @@ async def stream_verification(
     target: str,
 ) -> VerifyResult:
     """Calls `on_case` with each case's result, then returns all. `deadline` is the loop's time."""
+
+    def begin(timeout: float) -> grpc.aio.UnaryStreamCall[Any, pb.StreamVerificationResponse]:
+        sent = pb.StreamVerificationRequest(verification=request)
+        return member.stub.StreamVerification(sent, timeout=timeout, metadata=carried())
+
     passed_on: Counter[str] = Counter()
+    to_skip: Counter[str] = Counter()
+    async with aclosing(_responses(member, begin, deadline=deadline, target=target)) as responses:
+        async for response in responses:
+            if response is None:
+                to_skip = passed_on.copy()
+                continue
+            if response.HasField("result"):
+                return verify_from_proto(response.result)
+            if not response.HasField("case"):
+                continue  # an event that this version does not know
+            case = case_from_proto(response.case)
+            # The server begins again with the first one: what was passed on before is not passed on twice.
+            if to_skip[case.case_id]:
+                to_skip[case.case_id] -= 1
+            else:
+                passed_on[case.case_id] += 1
+                on_case(case)
+    raise AssertionError("a stream without a result raises")
+
+
+async def _responses(
+    member: Member, begin: Callable[[float], grpc.aio.UnaryStreamCall[Any, R]], *, deadline: float, target: str
+) -> AsyncGenerator[R | None, None]:
+    """Responses of the call that `begin(timeout)` begins, and of a second one if the connection breaks; None before
+    those of each. Raises ExecutorUnavailable where they end, so a result has to be the last that is asked for."""
     for attempt in (1, 2):
-        to_skip = passed_on.copy()
-        left = deadline - asyncio.get_running_loop().time()
-        call = member.stub.StreamVerification(
-            pb.StreamVerificationRequest(verification=request), timeout=left, metadata=carried()
-        )
+        yield None
+        call = begin(deadline - asyncio.get_running_loop().time())
         try:
             with told_when_closed(call, target):
                 async for response in call:
                     member.failed = False
-                    if response.HasField("result"):
-                        return verify_from_proto(response.result)
-                    if not response.HasField("case"):
-                        continue  # an event that this version does not know
-                    case = case_from_proto(response.case)
-                    # The server begins again with the first one: what was passed on before is not passed on twice.
-                    if to_skip[case.case_id]:
-                        to_skip[case.case_id] -= 1
-                    else:
-                        passed_on[case.case_id] += 1
-                        on_case(case)
+                    yield response
             raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
         except grpc.aio.AioRpcError as error:
             member.refused(error)
@@ -110,4 +124,3 @@ async def stream_verification(
         finally:
             call.cancel()
         await member.settled(deadline)
-    raise AssertionError("the last attempt returns or raises")

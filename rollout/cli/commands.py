@@ -13,8 +13,6 @@ from fairbox.errors import EXIT_USAGE
 
 Commands = Mapping[str, tuple[str, str]]
 """Word -> (module, what it does)."""
-STARTS_SERVICES = "`fairbox up` starts limiter and executor on this machine"
-"""Hint for the case that nothing listens at a service's address."""
 
 
 def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> int:

@@ -28,7 +28,7 @@ from executor_service import (
 )
 from fairbox.byte_count import byte_count
 from fairbox.errors import ConfigError, FairboxError
-from rollout.cli.commands import STARTS_SERVICES
+from rollout.stack import STARTS_SERVICES
 
 _BY_SUFFIX = {
     ".c": "c",

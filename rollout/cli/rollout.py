@@ -33,7 +33,6 @@ from rollout.build import (
     open_run_journal,
     tool_specs,
 )
-from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
 from rollout.dump import DumpWriter, record_of
 from rollout.engine_choice import require_engine
@@ -52,6 +51,7 @@ from rollout.metrics import RolloutMetrics
 from rollout.ray.cluster import ray_cluster
 from rollout.report import FinishedRun, RunProgress, closing_table, write_summary
 from rollout.rewards import RewardServices
+from rollout.services import open_services
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tools.registry import ToolSpec

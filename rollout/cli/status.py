@@ -14,7 +14,7 @@ from rich.console import Console
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.net.serving import run_service
-from rollout.cli.commands import STARTS_SERVICES
+from rollout.stack import STARTS_SERVICES
 from rollout.status import as_tables, ask, is_complete, nothing_listens
 
 

@@ -18,9 +18,9 @@ from fairbox.net.serving import run_service
 from fairbox.telemetry.program import open_telemetry
 from rollout.build import environment_setup, tool_specs
 from rollout.cli.rollout import out_folder
-from rollout.cli.services import open_services
 from rollout.engines.model_store import find_model
 from rollout.envs.settings import load_run
+from rollout.services import open_services
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fairbox.errors import FairboxError
 from fairbox.extras import require
@@ -15,6 +16,19 @@ from fairbox.extras import require
 
 class DataError(FairboxError):
     """A file of problems can't be used. The text starts with file and line (or row)."""
+
+
+class _Instance(Protocol):
+    """A row that a file has once."""
+
+    @property
+    def instance_id(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Instance)
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -28,6 +42,20 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix == ".parquet":
         return _parquet(path)
     raise DataError(f"{path}: must end in .jsonl or .parquet")
+
+
+def read_instances(path: Path, make: Callable[[Any, str], _Row], limit: int | None = None) -> list[_Row]:
+    """What `make(value, where)` makes of the first `limit` rows of a file; fewer if it has fewer. Raises DataError,
+    also for a file without rows and for an instance_id that two have."""
+    rows = [make(value, where) for where, value in itertools.islice(read_records(path), limit)]
+    if not rows:
+        raise DataError(f"{path}: holds no rows")
+    seen: dict[str, str] = {}
+    for row in rows:
+        if row.instance_id in seen:
+            raise DataError(f"{row.where}: has the instance_id {row.instance_id!r}, as {seen[row.instance_id]} has")
+        seen[row.instance_id] = row.where
+    return rows
 
 
 def _json_file(path: Path) -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from fairbox.errors import FairboxError
@@ -22,16 +23,18 @@ def ray_sentence(error: BaseException) -> str:
 @contextlib.contextmanager
 def ray_cluster(address: str, *, what: str) -> Iterator[None]:
     """Ray is initialised within it, and ended on leaving unless it was before. `what` needs it. Raises FairboxError
-    where Ray is not installed or no cluster answers at `address`."""
+    where Ray is not installed, no cluster answers at `address`, or none starts."""
     require(what, "ray", "ray")
     import ray
 
     if ray.is_initialized():
         yield
         return
+    # Ray's own 30 s are too few for the first start of a cluster on a machine that has other things to do.
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")
     try:
         ray.init(address=address, configure_logging=False, log_to_driver=False, runtime_env=_WORKERS)
-    except (ConnectionError, ValueError) as error:
+    except (ConnectionError, ValueError, RuntimeError) as error:
         problem = f"no Ray cluster at ray_address={address}: {error}"
         raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
     try:

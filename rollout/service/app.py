@@ -22,7 +22,7 @@ from fairbox.net.serving import GrpcServer, HealthServer, check_address, until_s
 from fairbox.security import Role, ServerSecurity
 from fairbox.version import installed_version
 from rollout.build import check_prompts, environment_setup, longest_context, open_loop, open_run_journal, tool_specs
-from rollout.cli.services import open_services
+from rollout.config import TAKE_WEIGHTS
 from rollout.dump import record_of
 from rollout.engine_choice import require_engine
 from rollout.engines.model_store import find_model
@@ -43,6 +43,7 @@ from rollout.service.requests import digests, messages_of
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService, Weights
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
+from rollout.services import open_services
 from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.v1 import rollout_pb2 as pb
 from rollout.v1 import rollout_pb2_grpc
@@ -50,8 +51,6 @@ from rollout.v1 import rollout_pb2_grpc
 _LOG = logging.getLogger("fairbox.rollout")
 _LAST_CALLS_S = 5.0
 """When the service ends, calls get so long to take their answers."""
-_ENGINES = ("transformers", "sglang")
-"""Engines that take new weights while they run."""
 
 
 async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, stop: asyncio.Event) -> None:
@@ -172,7 +171,7 @@ def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
 
 def weights_of(config: ServiceConfig, loop: AgentLoop) -> Weights | None:
     """Gives the engine other weights; None for an engine that takes none."""
-    if config.engine.kind not in _ENGINES:
+    if config.engine.kind not in TAKE_WEIGHTS:
         return None
     engine, one_at_a_time = cast("WeightedEngine", loop.engine), asyncio.Lock()
 

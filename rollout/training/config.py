@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.config import RolloutConfig, SamplingSettings, flat_settings, plain
+from rollout.config import TAKE_WEIGHTS, RolloutConfig, SamplingSettings, flat_settings, plain
 from rollout.training.algo.advantages import AdvantageSettings
 from rollout.training.algo.objective import ObjectiveSettings
 from rollout.training.learner.learner import LearnerSettings
@@ -16,8 +16,6 @@ from rollout.training.learner.policy import PolicySettings
 from rollout.training.learner.update import UpdateSettings
 
 _GROUPED = ("grpo", "rloo")
-_ENGINES = ("transformers", "sglang")
-"""Engines that take new weights while they run."""
 _FREE = tuple(
     f"{name}."
     for name in (
@@ -122,8 +120,8 @@ class TrainConfig(RolloutConfig):
             )
         if self.ray:
             raise ConfigError("ray is set, which training does not support; its rollouts run in this process")
-        if self.engine.kind not in _ENGINES:
-            raise ConfigError(f"engine.kind is {self.engine.kind!r}, must be one of: {', '.join(_ENGINES)}")
+        if self.engine.kind not in TAKE_WEIGHTS:
+            raise ConfigError(f"engine.kind is {self.engine.kind!r}, must be one of: {', '.join(TAKE_WEIGHTS)}")
         if self.journal != RolloutConfig().journal:
             raise ConfigError("journal is set, but a training run goes on from its checkpoints")
         if self.step != RolloutConfig().step:

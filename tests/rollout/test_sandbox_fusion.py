@@ -15,7 +15,6 @@ from rich.console import Console
 from executor_service import Cause
 from fairbox.errors import ConfigError
 from rollout.build import tool_specs
-from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
 from rollout.dump import read_dump
 from rollout.engines import SamplingParams
@@ -24,6 +23,7 @@ from rollout.interop.settings import InterpreterSettings
 from rollout.interop.shared import SharedTools, close_shared
 from rollout.loop import AgentLoop, Limits, StopReason, Task, TrajectoryResult
 from rollout.rewards import gsm8k_reward
+from rollout.services import open_services
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox, ToolOutcome

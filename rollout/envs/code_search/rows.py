@@ -6,14 +6,13 @@ reward functions, each of which says what it needs (docs/how-to/datasets.md has 
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout.data.records import DataError, read_records
+from rollout.data.records import DataError, read_instances
 
 LONGEST_STATEMENT = 200_000
 """Characters of a problem statement; a longer one is no report, and no context would hold it."""
@@ -41,15 +40,7 @@ class SearchRow:
 
 def read_search_rows(path: Path, limit: int | None = None) -> list[SearchRow]:
     """The first `limit` rows of a `.jsonl` or `.parquet` file; fewer where it has fewer. Raises DataError."""
-    rows = [_row(value, where) for where, value in itertools.islice(read_records(path), limit)]
-    if not rows:
-        raise DataError(f"{path}: holds no rows")
-    seen: dict[str, str] = {}
-    for row in rows:
-        if row.instance_id in seen:
-            raise DataError(f"{row.where}: has the instance_id {row.instance_id!r}, as {seen[row.instance_id]} has")
-        seen[row.instance_id] = row.where
-    return rows
+    return read_instances(path, _row, limit)
 
 
 def _row(value: Any, where: str) -> SearchRow:

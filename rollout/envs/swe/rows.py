@@ -8,7 +8,6 @@ value; everything of a row is bounded; no two rows of a file have one `instance_
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout.data.records import DataError, read_records
+from rollout.data.records import DataError, read_instances
 from rollout.data.swe import PatchError, parse_patch
 
 LONGEST_STATEMENT = 200_000
@@ -62,15 +61,7 @@ class SweRow:
 
 def read_swe_rows(path: Path, limit: int | None = None) -> list[SweRow]:
     """The first `limit` rows of a `.jsonl` or `.parquet` file; fewer if it has fewer. Raises DataError."""
-    rows = [swe_row(value, where) for where, value in itertools.islice(read_records(path), limit)]
-    if not rows:
-        raise DataError(f"{path}: holds no rows")
-    seen: dict[str, str] = {}
-    for row in rows:
-        if row.instance_id in seen:
-            raise DataError(f"{row.where}: has the instance_id {row.instance_id!r}, as {seen[row.instance_id]} has")
-        seen[row.instance_id] = row.where
-    return rows
+    return read_instances(path, swe_row, limit)
 
 
 def swe_row(value: Any, where: str) -> SweRow:

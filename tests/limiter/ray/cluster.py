@@ -50,6 +50,7 @@ def ray_cluster() -> Iterator[RayCluster]:
     workers can import what lies in this checkout."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns about its own future
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # Ray's own 30 s don't suffice beside other suites
     import ray
     from ray.cluster_utils import Cluster
 

@@ -124,6 +124,7 @@ class Tier:
         max_trajectories: int = 100,
         retries: int = 1,
         security: ServerSecuritySettings | None = None,
+        takes_weights: bool = True,
     ) -> AsyncIterator[Served]:
         """A process of the service, until the block is left."""
         goes_on = (self.folder / NAME).exists()
@@ -152,7 +153,7 @@ class Tier:
                     trajectories,
                     problems=player.digests,
                     check_prompt=partial(refused, loop, 2000),
-                    weights=weights,
+                    weights=weights if takes_weights else None,
                     status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),
                 )
 

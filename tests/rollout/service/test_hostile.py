@@ -18,7 +18,8 @@ from rollout.v1 import rollout_pb2 as pb
 from tests.hostile.generated import Generator
 from tests.hostile.services import OURS
 from tests.rollout.service.serving import Tier
-from tests.rollout.service.test_service import asked, taken, tasks
+from tests.rollout.service.test_refusals import asked
+from tests.rollout.service.test_service import taken, tasks
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RolloutService"]
 GOOD = {

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
 
+from executor_service import Cause
 from fairbox.errors import FieldErrors
 from fairbox.net.channels import open_channel
 from fairbox.net.ports import free_port
-from fairbox.security import ClientSecurity
-from fairbox.security.server import ServerSecuritySettings
 from rollout.batch import RolloutBatch
 from rollout.journal import JournalError
-from rollout.loop import TrajectoryResult
+from rollout.loop import AgentLoop, Task, TrajectoryResult
+from rollout.loop.limits import StopReason
+from rollout.loop.state import RequestState
 from rollout.service import (
     RolloutClient,
     RolloutServiceError,
@@ -32,6 +31,7 @@ from rollout.v1 import rollout_pb2_grpc
 from tests.rollout.service.serving import PROBLEMS, Served, Tier, essence
 
 pytestmark = pytest.mark.timeout(120)
+OPEN = pb.StreamTrajectoriesRequest(open=pb.StreamOpening())
 
 
 def tasks(count: int, prefix: str = "t") -> list[RolloutTask]:
@@ -297,6 +297,31 @@ async def test_a_failed_one_is_played_again_and_masked_in_the_end(tier: Tier) ->
         assert result.error == "the engine is away"
 
 
+async def test_a_defect_in_one_trajectory_ends_no_other(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = AgentLoop.run
+
+    async def broken(loop: AgentLoop, task: Task, **options: Any) -> TrajectoryResult:
+        if task.ground_truth == "3":
+            raise ZeroDivisionError("division by zero")
+        return await run(loop, task, **options)
+
+    monkeypatch.setattr(AgentLoop, "run", broken)
+    async with tier.process(retries=0) as served, served.client() as rollouts:
+        await rollouts.submit(tasks(8))
+        found = await taken(rollouts, 8)
+        await gone(served)
+    assert {name for name, result in found.items() if result.masked} == {"t3", "t7"}
+    lost = found["t3"]
+    assert (lost.state, lost.stop_reason, lost.cause) == (RequestState.FAILED, StopReason.INFRA, Cause.INFRA)
+    assert (lost.error, lost.reward) == ("ZeroDivisionError: division by zero", None)
+
+
+async def test_an_engine_with_weights_of_its_own_says_so(tier: Tier, tmp_path: Path) -> None:
+    async with tier.process(takes_weights=False) as served, served.client() as rollouts:
+        with pytest.raises(RolloutServiceError, match="FAILED_PRECONDITION: the engine takes no other weights"):
+            await rollouts.update_weights(str(tmp_path), version="1")
+
+
 async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path) -> None:
     async with tier.process() as served, served.client() as rollouts:
         await rollouts.update_weights(str(tmp_path), version="step-7")
@@ -339,112 +364,6 @@ async def test_prompts_of_ones_own_are_scored_by_their_answer(tier: Tier) -> Non
     assert result.sampling.seed == 5
     assert result.reward is not None
     assert result.reward.value == float(result.final_text == "#### 3")
-
-
-def asked(content: str) -> pb.Prompt:
-    return pb.Prompt(messages=[pb.ChatMessage(role="user", content=content)])
-
-
-@pytest.mark.parametrize(
-    ("sent", "said"),
-    [
-        ([], r"tasks has 0 entries, must have 1 to 1000"),
-        ([pb.TrajectoryTask(problem=0)], r"tasks\[0\]\.id is '', must be 1 to 128 characters of visible ASCII"),
-        ([pb.TrajectoryTask(id="a")], r"tasks\[0\] has neither problem nor prompt"),
-        ([pb.TrajectoryTask(id="a", problem=4)], r"tasks\[0\]\.problem is 4, must be below 4"),
-        ([pb.TrajectoryTask(id="a", problem=1, ground_truth="3")], r"tasks\[0\]\.ground_truth is set beside problem"),
-        ([pb.TrajectoryTask(id="a", problem=1)] * 2, r"tasks\[1\]\.id is 'a', which tasks\[0\] has too"),
-        ([pb.TrajectoryTask(id="a", prompt=pb.Prompt())], r"prompt\.messages is empty"),
-        (
-            [pb.TrajectoryTask(id="a", prompt=pb.Prompt(messages=[pb.ChatMessage(role="me")]))],
-            r"prompt\.messages\[0\]\.role is 'me', must be one of system, user, assistant, tool",
-        ),
-        (
-            [pb.TrajectoryTask(id="a", prompt=asked("a b " * 2000))],
-            r"tasks\[0\]\.prompt has \d+ tokens, which leaves none of 2000 to answer",
-        ),
-        ([pb.TrajectoryTask(id="a", problem=1, seed=2**63)], r"tasks\[0\]\.seed is 9223372036854775808"),
-    ],
-)
-async def test_what_can_not_be_played_is_refused(tier: Tier, sent: Sequence[pb.TrajectoryTask], said: str) -> None:
-    async with tier.process() as served, open_channel(served.address) as channel:
-        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match=said) as info:
-            await stub.SubmitTrajectories(pb.SubmitTrajectoriesRequest(tasks=sent), timeout=20)
-        assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert not served.trajectories.counts()
-
-
-OPEN = pb.StreamTrajectoriesRequest(open=pb.StreamOpening())
-
-
-@pytest.mark.parametrize(
-    ("sent", "said"),
-    [
-        ([pb.StreamTrajectoriesRequest()], "open is not set in the first request"),
-        ([OPEN, OPEN], "acknowledge is not set in a request behind the first"),
-        (
-            [pb.StreamTrajectoriesRequest(open=pb.StreamOpening(max_unacknowledged=10**6))],
-            "open.max_unacknowledged is 1000000, must be from 1 to 10000",
-        ),
-        (
-            [
-                OPEN,
-                pb.StreamTrajectoriesRequest(acknowledge=pb.Acknowledgement(ids=["a"] * 10_001)),
-            ],
-            "ids has 10001 entries",
-        ),
-    ],
-)
-async def test_a_stream_says_what_is_wrong_with_it(
-    tier: Tier, sent: Sequence[pb.StreamTrajectoriesRequest], said: str
-) -> None:
-    async def requests() -> AsyncIterator[pb.StreamTrajectoriesRequest]:
-        for each in sent:
-            yield each
-        await asyncio.sleep(30)
-
-    async with tier.process() as served, open_channel(served.address) as channel:
-        stub: Any = rollout_pb2_grpc.RolloutServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match=said) as info:
-            async for _ in stub.StreamTrajectories(requests(), timeout=20):
-                pass
-        assert info.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_tokens_decide_who_may_do_what(tier: Tier, tmp_path: Path) -> None:
-    (tmp_path / "clients").write_text("a:token-of-tenant-a\ntoken-of-any-tenant\n")
-    (tmp_path / "admins").write_text("token-of-an-operator\n")
-    security = ServerSecuritySettings(
-        client_token_file=str(tmp_path / "clients"), admin_token_file=str(tmp_path / "admins")
-    )
-
-    def secured(token: str) -> ClientSecurity:
-        path = tmp_path / f"{token}.txt"
-        path.write_text(token)
-        return ClientSecurity(token_file=str(path))
-
-    async with tier.process(security=security) as served, contextlib.AsyncExitStack() as stack:
-
-        async def client(token: str, tenant: str = "") -> RolloutClient:
-            return await stack.enter_async_context(served.client(tenant=tenant, security=secured(token)))
-
-        own, anyone = await client("token-of-tenant-a"), await client("token-of-any-tenant", "b")
-        operator, wrong = await client("token-of-an-operator"), await client("token-of-tenant-a", "b")
-        await own.submit(tasks(1))
-        await anyone.submit(tasks(1))
-        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: tenant is 'b', must be empty or 'a'"):
-            await wrong.submit(tasks(1))
-        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role admin"):
-            await own.update_weights(str(tmp_path), version="1")
-        with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role client"):
-            await operator.submit(tasks(1))
-        await operator.update_weights(str(tmp_path), version="1")
-        assert [each.tenant for each in (await own.status()).tenants] == ["a"]
-        assert [each.tenant for each in (await operator.status()).tenants] == ["a", "b"]
-        stranger = await stack.enter_async_context(served.client(security=ClientSecurity()))
-        with pytest.raises(RolloutServiceError, match="UNAUTHENTICATED"):
-            await stranger.status()
 
 
 async def test_a_service_that_is_away_is_told(tier: Tier) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fairbox.errors import FairboxError
 from fairbox.net.ports import free_ports
-from rollout.cli.services import _probe
+from rollout.services import _probe
 from tests.executor.servers import running
 
 

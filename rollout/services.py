@@ -1,4 +1,4 @@
-"""Limiter and executor of a command: those that its settings name, or a pair of its own."""
+"""Limiter and executor of a run: those that its settings name, or a pair of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from fairbox.errors import FairboxError
 from fairbox.net.channels import open_channel
 from fairbox.net.grpc_errors import why_unavailable
 from fairbox.security import client_security
-from rollout.cli.commands import STARTS_SERVICES
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
-from rollout.stack import LocalStack, own_python, refuse_foreign_security
+from rollout.stack import STARTS_SERVICES, LocalStack, own_python, refuse_foreign_security
 from rollout.tools.code.settings import ExecutorToolConfig
 from rollout.tools.registry.registry import ToolSpec, common_rate_limit
 
