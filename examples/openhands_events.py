@@ -23,7 +23,7 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 from rollout.dump import parts_of, read_dump
-from rollout.reasoning import split_reasoning
+from rollout.rewards.reasoning import split_reasoning
 
 Fields = dict[str, Any]
 

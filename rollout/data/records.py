@@ -45,7 +45,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def read_instances(path: Path, make: Callable[[Any, str], _Row], limit: int | None = None) -> list[_Row]:
-    """What `make(value, where)` makes of the first `limit` rows of a file; fewer if it has fewer. Raises DataError,
+    """The first `limit` rows of a file, fewer if it has fewer, as `make(value, where)` makes them. Raises DataError,
     also for a file without rows and for an instance_id that two have."""
     rows = [make(value, where) for where, value in itertools.islice(read_records(path), limit)]
     if not rows:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,9 +205,18 @@ def _levels() -> Iterator[Level]:
 LEVELS = list(_levels())
 _GIVEN = bool(VERSIONS or PLACE)
 _WHOLE = [level for level in LEVELS if _GIVEN or level.version == landlock.NEWEST]
-EXTREMES = [
-    pytest.param(level, marks=() if _GIVEN or level in (_WHOLE[0], _WHOLE[-1]) else pytest.mark.soak, id=str(level))
-    for level in _WHOLE
-]
+
+
+def _among(chosen: Sequence[Level]) -> list[Any]:
+    """All levels as values of a parameter; a run of the suite has those that are chosen."""
+    return [
+        pytest.param(level, marks=() if _GIVEN or level in chosen else pytest.mark.soak, id=str(level))
+        for level in _WHOLE
+    ]
+
+
+EXTREMES = _among(_WHOLE[:1] + _WHOLE[-1:])
 """For what depends little on the level: the strongest and the weakest in every run, the others with `make soak`, and
 with `make test-landlock`."""
+STRONGEST = _among(_WHOLE[:1])
+"""For what does not depend on the level as far as anybody knows."""

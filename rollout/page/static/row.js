@@ -63,7 +63,7 @@ function pictureOf(each) {
 const pictures = (content) => objects(content).map(pictureOf).filter(Boolean)
   .map((url) => { const node = el("img", { alt: "picture in the conversation" }); node.src = url; return node; });
 
-// What a turn thought, and what it said: rollout/reasoning.py has the same rule.
+// What a turn thought, and what it said: rollout/rewards/reasoning.py has the same rule.
 function thought(text) {
   const close = "</think>", at = text.indexOf(close);
   if (at < 0) return [null, text];

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rollout.loop.limits import StopReason
-from rollout.reasoning import split_reasoning
 from rollout.rewards.base import Sample
+from rollout.rewards.reasoning import split_reasoning
 
 _FINISH = "finish"
 """OpenHands' tool that ends a conversation with a message."""

@@ -26,7 +26,7 @@ from tests.executor.levels import EXTREMES, LEVELS, Level
 from tests.executor.servers import Server, processes_with, wait_for
 from tests.executor.sessions.conftest import quiet
 
-MOUNTING = [each for each in EXTREMES if not each.values[0].landlock]  # type: ignore[union-attr]
+MOUNTING = [each for each in EXTREMES if not each.values[0].landlock]
 MOST = 16
 SERVE = """python3 -c '
 import http.server

@@ -25,9 +25,12 @@ from executor_service import (
     SessionNotFound,
     Verdict,
 )
+from tests.executor.levels import STRONGEST
 from tests.executor.servers import Server
 from tests.executor.sessions.conftest import value
 
+ONCE = pytest.mark.parametrize("level", STRONGEST, indirect=True, scope="session")
+"""For what the server reads: the level has no part in that."""
 OURS = (Outcome.SANDBOX_ERROR, Outcome.CANCELLED)
 SAY = """
 import os, struct, time
@@ -100,6 +103,7 @@ async def sibling(session: Session) -> AsyncIterator[Session]:
         yield made
 
 
+@ONCE
 @pytest.mark.parametrize("said", ANSWERS.values(), ids=list(ANSWERS))
 async def test_an_answer_is_at_worst_the_end_of_its_own_session(session: Session, sibling: Session, said: str) -> None:
     result = await sibling.run(said + WAIT)
@@ -127,6 +131,7 @@ SAID_BY_A_CANDIDATE = {
 }
 
 
+@ONCE
 @pytest.mark.parametrize("case", [FunctionCase((), 1), AssertCase("assert f() == 1")], ids=["function", "assert"])
 async def test_what_a_candidate_says_is_its_own_failure(
     executor: ExecutorClient, case: FunctionCase | AssertCase
@@ -158,6 +163,7 @@ SAID_BY_FORKS = {
 }
 
 
+@ONCE
 async def test_what_forks_of_a_candidate_say_is_its_own_failure(executor: ExecutorClient) -> None:
     async def judged(said: str) -> set[tuple[Verdict, Cause]]:
         code = f"{SAY}\n{FORKS}\n{said}\n{WAIT}"
@@ -242,6 +248,7 @@ FILLS = {
 }
 
 
+@ONCE
 async def test_the_servers_memory_is_as_before_when_hostile_sessions_have_ended(
     executor: ExecutorClient, server: Server
 ) -> None:

@@ -1,4 +1,4 @@
-"""What the service refuses, and in which words."""
+"""Requests that the service refuses, and its words for it."""
 
 from __future__ import annotations
 

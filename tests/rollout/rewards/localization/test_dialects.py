@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.reasoning import split_reasoning
 from rollout.rewards.localization.answer import Answer, LineSpan
 from rollout.rewards.localization.dialects import CodeBlockQuirks, parse_code_block, parse_files_tag
 from rollout.rewards.localization.lines import parse_final_answer
+from rollout.rewards.reasoning import split_reasoning
 
 PARSERS: list[Callable[[str], Answer]] = [parse_code_block, parse_files_tag, parse_final_answer]
 
