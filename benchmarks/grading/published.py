@@ -29,7 +29,10 @@ SETS = {
     "MBPP+": "mbpp/mbppplus.jsonl",
 }
 """Files in the folder FAIRBOX_DATA."""
-BARS_S = {"HumanEval": 4.5}
+BARS_S = {"HumanEval": 0.85}
+"""Half of what solutions took when this was written."""
+KNOWN = ("mbpp/341", "mbpp/630")
+"""A mutant that counts on the order of a set, and a test that redefines a function of the program."""
 AT_ONCE = 16
 """Answers that are graded at once, as a trainer would send those of a step."""
 PLAIN_S = 10.0
@@ -64,7 +67,7 @@ class _Answer:
 
 
 async def published_rows() -> list[Row]:
-    """Wall time of all answers of each set, and how many were graded as they should be."""
+    """Wall time of the solutions of each set, and how many answers were graded as they should be."""
     folder, rows = Path(os.environ.get("FAIRBOX_DATA", "data")), []
     for name, place in SETS.items():
         path = folder / place
@@ -82,27 +85,23 @@ async def _rows_of(name: str, problems: Sequence[CodeProblem]) -> list[Row]:
     async with executor("languages=python", "max_concurrent=4") as (client, _):
         await _scores(client, right[:8])
         began = time.perf_counter()
-        scores = await _scores(client, [*right, *wrong])
+        scores = await _scores(client, right)
         took = time.perf_counter() - began
+        scores += await _scores(client, wrong)
         hacked = await _scores(client, hacks)
     plain = await _plain([*right, *wrong])
     number = len(problems)
-    _tell(f"{name}, differs from a plain run", [*right, *wrong], [a != b for a, b in zip(scores, plain, strict=True)])
+    same = [each.problem.uid in KNOWN or a == b for each, a, b in zip([*right, *wrong], scores, plain, strict=True)]
+    _tell(f"{name}, differs from a plain run", [*right, *wrong], [not each for each in same])
     _tell(f"{name}, fails its own tests", right, [not each for each in plain[:number]])
     _tell(f"{name}, hack with points", hacks, [each != 0.0 for each in hacked])
     bad = f"{number - sum(plain[:number])} fail in a plain run too"
     survivors = f"{sum(plain[number:])} of them pass"
     return [
-        figure(f"{name}, {number} solutions and as many mutants", took, "s", most=BARS_S.get(name)),
-        figure(f"{name}, one answer", took / (2 * number) * 1e3, "ms", against=f"{AT_ONCE} at once"),
+        figure(f"{name}, {number} solutions", took, "s", most=BARS_S.get(name)),
+        figure(f"{name}, one solution", took / number * 1e3, "ms", against=f"{AT_ONCE} at once"),
         figure(f"{name}, solutions worth 1", sum(scores[:number]), "", least=sum(plain[:number]), against=bad),
-        figure(
-            f"{name}, mutants worth what a plain run says",
-            sum(a == b for a, b in zip(scores[number:], plain[number:], strict=True)),
-            "",
-            least=number,
-            against=survivors,
-        ),
+        figure(f"{name}, mutants worth what a plain run says", sum(same[number:]), "", least=number, against=survivors),
         figure(f"{name}, hacks worth 0", sum(each == 0.0 for each in hacked), "", least=number),
     ]
 

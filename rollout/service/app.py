@@ -26,7 +26,7 @@ from rollout.config import TAKE_WEIGHTS
 from rollout.dump import record_of
 from rollout.engine_choice import require_engine
 from rollout.engines.model_store import find_model
-from rollout.engines.weights import DiskWeights, WeightedEngine
+from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.registry import EnvironmentKind
 from rollout.figures import open_figures, progress_metrics, service_metrics
@@ -39,8 +39,9 @@ from rollout.loop.task import Task
 from rollout.rewards import RewardServices
 from rollout.service.book import Place, TrajectoryBook
 from rollout.service.config import ServiceConfig
+from rollout.service.engine import EngineControl
 from rollout.service.requests import digests, messages_of
-from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService, Weights
+from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
 from rollout.services import open_services
@@ -81,15 +82,14 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
         )
         book = TrajectoryBook(concurrency=config.concurrency, max_trajectories=config.max_trajectories)
         player = player_of(config, loop, scoring, problems)
+        control = await stack.enter_async_context(open_control(config, loop))
         trajectories = await stack.enter_async_context(Trajectories(store, book, player))
-        began = time.monotonic()
-        facts = partial(status, config, loop, len(problems), trajectories, security, began)
         service = RolloutService(
             trajectories,
             problems=player.digests,
             check_prompt=partial(refused, loop, longest),
-            weights=weights_of(config, loop),
-            status=facts,
+            engine=control,
+            status=partial(status, config, loop, len(problems), trajectories, security, time.monotonic()),
         )
 
         def collect() -> Iterator[Metric]:
@@ -151,6 +151,16 @@ async def open_own_loop(
         yield loop
 
 
+@contextlib.asynccontextmanager
+async def open_control(config: ServiceConfig, loop: AgentLoop) -> AsyncIterator[EngineControl | None]:
+    """The weights and pauses of the engine; None for one that takes no weights."""
+    if config.engine.kind not in TAKE_WEIGHTS:
+        yield None
+        return
+    async with EngineControl(cast("WeightedEngine", loop.engine)) as control:
+        yield control
+
+
 def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: Sequence[Task]) -> Player:
     """Parts that a trajectory is played with."""
     assert loop.journal is not None
@@ -167,19 +177,6 @@ def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
     except ChatTemplateError as error:
         return f"is refused by the chat template: {error}"
     return None if length < longest else f"has {length} tokens, which leaves none of {longest} to answer"
-
-
-def weights_of(config: ServiceConfig, loop: AgentLoop) -> Weights | None:
-    """Gives the engine other weights; None for an engine that takes none."""
-    if config.engine.kind not in TAKE_WEIGHTS:
-        return None
-    engine, one_at_a_time = cast("WeightedEngine", loop.engine), asyncio.Lock()
-
-    async def update(folder: Path, version: str) -> None:
-        async with one_at_a_time:
-            await engine.update_weights(DiskWeights(folder), version=version)
-
-    return update
 
 
 def progress(trajectories: Trajectories, scoring: Scoring) -> RunnerStatistics:

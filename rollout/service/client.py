@@ -166,6 +166,15 @@ class RolloutClient:
         # Again is safe: the same weights under the same name.
         await self._asked(lambda: self._stub.UpdateWeights(request, timeout=_WEIGHTS_S))
 
+    async def pause_engine(self, *, pause_s: float = 600.0) -> None:
+        """Returns when nothing is sampled, for at most so many seconds. Again is safe, and begins that time anew."""
+        request = pb.PauseEngineRequest(pause_s=pause_s)
+        await self._asked(lambda: self._stub.PauseEngine(request, timeout=_WEIGHTS_S))
+
+    async def resume_engine(self) -> None:
+        """Lets the engine go on. Again is safe."""
+        await self._asked(lambda: self._stub.ResumeEngine(pb.ResumeEngineRequest(), timeout=_CALL_S))
+
     async def status(self) -> pb.GetStatusResponse:
         """The state of the service at one instant."""
         return await self._asked(lambda: self._stub.GetStatus(pb.GetStatusRequest(), timeout=_CALL_S))

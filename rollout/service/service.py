@@ -21,6 +21,7 @@ from fairbox.security import Role, TenantRefused, current_identity, still_permit
 from rollout.engines.base import EngineUnavailable
 from rollout.journal import JournalError
 from rollout.service.book import BookFull
+from rollout.service.engine import EngineControl
 from rollout.service.requests import check_ids, check_tenant, checked, unacknowledged
 from rollout.service.store import IdReused
 from rollout.service.trajectories import Trajectories
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 SERVICE_NAME = "rollout.v1.RolloutService"
 ACCESS: Mapping[str, frozenset[Role]] = {
     f"/{SERVICE_NAME}/": frozenset({Role.CLIENT}),
-    f"/{SERVICE_NAME}/UpdateWeights": frozenset({Role.ADMIN}),
+    **{f"/{SERVICE_NAME}/{name}": frozenset({Role.ADMIN}) for name in ("UpdateWeights", "PauseEngine", "ResumeEngine")},
     f"/{SERVICE_NAME}/GetStatus": frozenset({Role.CLIENT, Role.ADMIN}),
 }
-"""Roles that may call each method: weights are everybody's."""
+"""Roles that may call each method: the engine is everybody's."""
 _OPEN_WITHIN_S = 10.0
 """A stream that says nothing for so long is closed: it holds a slot of the server."""
 _LOOK_EVERY_S = 1.0
@@ -49,15 +50,16 @@ STREAMS = (("rollout-stream", "open"),)
 """Initial metadata of a stream, as soon as it is one: its first trajectory may be long in coming."""
 _TRAJECTORY = b"\x0a"
 """Tag of `StreamTrajectoriesResponse.trajectory`, which is on disk as it is to be sent."""
+_PAUSE_S = 600.0
+_LONGEST_PAUSE_S = 3600.0
+"""A longer one has to be asked for again: who asked may be gone."""
 
 CheckPrompt = Callable[[pb.Prompt], str | None]
 """Why the chat template or the engine can't take a prompt; None: they can."""
-Weights = Callable[[Path, str], Awaitable[None]]
-"""Gives the engine the weights of a folder under a name. Raises FieldErrors and EngineUnavailable."""
 
 
 class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
-    """The public service. `problems` are digests; `weights` None: the engine takes none."""
+    """The public service. `problems` are digests; `engine` None: it takes no weights and can't be paused."""
 
     def __init__(
         self,
@@ -65,13 +67,13 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         *,
         problems: Sequence[bytes],
         check_prompt: CheckPrompt,
-        weights: Weights | None,
+        engine: EngineControl | None,
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._trajectories = trajectories
         self._problems = problems
         self._check_prompt = check_prompt
-        self._weights = weights
+        self._engine = engine
         self._status = status
 
     async def SubmitTrajectories(
@@ -143,20 +145,26 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         if not request.folder.startswith("/"):
             fields.refuse("folder", f"is {request.folder[:128]!r}, must be an absolute path")
         await fields.check_call(context)
-        if self._weights is None:
-            text = "the engine takes no other weights while it runs"
-            await abort_reason(context, grpc.StatusCode.FAILED_PRECONDITION, text, "FIXED_WEIGHTS")
-        try:
-            await self._weights(Path(request.folder), request.version)
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        except EngineUnavailable as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        await self._moved(context, lambda engine: engine.update(Path(request.folder), request.version))
         return pb.UpdateWeightsResponse()
+
+    async def PauseEngine(self, request: pb.PauseEngineRequest, context: Context) -> pb.PauseEngineResponse:
+        """No turn is sampled for a while."""
+        fields = Fields()
+        seconds = fields.duration("pause_s", request.pause_s, default=_PAUSE_S, longest=_LONGEST_PAUSE_S)
+        await fields.check_call(context)
+        await self._moved(context, lambda engine: engine.pause(seconds))
+        return pb.PauseEngineResponse()
+
+    async def ResumeEngine(self, request: pb.ResumeEngineRequest, context: Context) -> pb.ResumeEngineResponse:
+        """Turns are sampled again."""
+        await self._moved(context, EngineControl.resume)
+        return pb.ResumeEngineResponse()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The state at one instant."""
         status, own = self._status(), current_identity().tenant
+        status.paused_s = self._engine.paused_s if self._engine is not None else 0.0
         for name, counts in self._trajectories.counts().items():
             if own in ("", name):
                 status.tenants.add(
@@ -167,6 +175,19 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
                     streaming=counts.streaming,
                 )
         return status
+
+    async def _moved(self, context: Context, move: Callable[[EngineControl], Awaitable[None]]) -> None:
+        """Does something with the engine. Ends the call where that can't be."""
+        if self._engine is None:
+            text = "the engine takes no other weights while it runs, and can't be paused"
+            await abort_reason(context, grpc.StatusCode.FAILED_PRECONDITION, text, "FIXED_WEIGHTS")
+        else:
+            try:
+                await move(self._engine)
+            except FieldErrors as errors:
+                await abort_fields(context, errors)
+            except EngineUnavailable as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _check_prompts(self, tasks: Sequence[pb.TrajectoryTask]) -> None:
         """Raises FieldErrors for the first prompt that can't be played. A long one is read in a thread."""

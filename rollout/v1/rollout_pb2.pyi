@@ -445,6 +445,60 @@ class UpdateWeightsResponse(google.protobuf.message.Message):
 global___UpdateWeightsResponse = UpdateWeightsResponse
 
 @typing.final
+class PauseEngineRequest(google.protobuf.message.Message):
+    """Asks for a pause of the engine."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAUSE_S_FIELD_NUMBER: builtins.int
+    pause_s: builtins.float
+    """Longest pause, in seconds, up to 3,600. 0: 600."""
+    def __init__(
+        self,
+        *,
+        pause_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pause_s", b"pause_s"]) -> None: ...
+
+global___PauseEngineRequest = PauseEngineRequest
+
+@typing.final
+class PauseEngineResponse(google.protobuf.message.Message):
+    """Nothing is sampled now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___PauseEngineResponse = PauseEngineResponse
+
+@typing.final
+class ResumeEngineRequest(google.protobuf.message.Message):
+    """Asks for the end of the engine's pause."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ResumeEngineRequest = ResumeEngineRequest
+
+@typing.final
+class ResumeEngineResponse(google.protobuf.message.Message):
+    """The engine samples."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ResumeEngineResponse = ResumeEngineResponse
+
+@typing.final
 class GetStatusRequest(google.protobuf.message.Message):
     """Asks what the service does."""
 
@@ -478,6 +532,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     CANCELLED_TOTAL_FIELD_NUMBER: builtins.int
     RESUMED_TOTAL_FIELD_NUMBER: builtins.int
     SECURITY_FIELD_NUMBER: builtins.int
+    PAUSED_S_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     uptime_s: builtins.float
@@ -506,6 +561,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     """Trajectories that have been cancelled since the start."""
     resumed_total: builtins.int
     """Trajectories that were under way when this process began, with which it went on."""
+    paused_s: builtins.float
+    """Seconds until the engine's pause is over. 0: it is not paused."""
     @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantTrajectories]:
         """Tenants that have trajectories here, by name; a token of a tenant sees that one alone."""
@@ -533,9 +590,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         cancelled_total: builtins.int = ...,
         resumed_total: builtins.int = ...,
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
+        paused_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "paused_s", b"paused_s", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -35,6 +35,16 @@ class RolloutServiceStub(object):
                 request_serializer=rollout_dot_v1_dot_rollout__pb2.UpdateWeightsRequest.SerializeToString,
                 response_deserializer=rollout_dot_v1_dot_rollout__pb2.UpdateWeightsResponse.FromString,
                 )
+        self.PauseEngine = channel.unary_unary(
+                '/rollout.v1.RolloutService/PauseEngine',
+                request_serializer=rollout_dot_v1_dot_rollout__pb2.PauseEngineRequest.SerializeToString,
+                response_deserializer=rollout_dot_v1_dot_rollout__pb2.PauseEngineResponse.FromString,
+                )
+        self.ResumeEngine = channel.unary_unary(
+                '/rollout.v1.RolloutService/ResumeEngine',
+                request_serializer=rollout_dot_v1_dot_rollout__pb2.ResumeEngineRequest.SerializeToString,
+                response_deserializer=rollout_dot_v1_dot_rollout__pb2.ResumeEngineResponse.FromString,
+                )
         self.GetStatus = channel.unary_unary(
                 '/rollout.v1.RolloutService/GetStatus',
                 request_serializer=rollout_dot_v1_dot_rollout__pb2.GetStatusRequest.SerializeToString,
@@ -84,6 +94,25 @@ class RolloutServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseEngine(self, request, context):
+        """Stops sampling, for instance while a trainer uses the same GPUs, and returns when no turn is sampled. Turns in flight stop or
+        end as the setting engine.interrupt says; they and others wait, each for engine.queue_timeout_s at most, and tools go on.
+        The engine goes on when `pause_s` is over, so that a trainer that dies stops nobody for ever; a second call begins that time
+        anew. UpdateWeights leaves a paused engine paused. Needs the role admin.
+        Errors: FAILED_PRECONDITION for an engine that can't be paused, UNAVAILABLE where it could not be; it then goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeEngine(self, request, context):
+        """Lets a paused engine go on. Idempotent. Needs the role admin.
+        Errors: as PauseEngine.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """What this service is, has and does at this moment.
         """
@@ -113,6 +142,16 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.UpdateWeights,
                     request_deserializer=rollout_dot_v1_dot_rollout__pb2.UpdateWeightsRequest.FromString,
                     response_serializer=rollout_dot_v1_dot_rollout__pb2.UpdateWeightsResponse.SerializeToString,
+            ),
+            'PauseEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseEngine,
+                    request_deserializer=rollout_dot_v1_dot_rollout__pb2.PauseEngineRequest.FromString,
+                    response_serializer=rollout_dot_v1_dot_rollout__pb2.PauseEngineResponse.SerializeToString,
+            ),
+            'ResumeEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeEngine,
+                    request_deserializer=rollout_dot_v1_dot_rollout__pb2.ResumeEngineRequest.FromString,
+                    response_serializer=rollout_dot_v1_dot_rollout__pb2.ResumeEngineResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -195,6 +234,40 @@ class RolloutService(object):
         return grpc.experimental.unary_unary(request, target, '/rollout.v1.RolloutService/UpdateWeights',
             rollout_dot_v1_dot_rollout__pb2.UpdateWeightsRequest.SerializeToString,
             rollout_dot_v1_dot_rollout__pb2.UpdateWeightsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/rollout.v1.RolloutService/PauseEngine',
+            rollout_dot_v1_dot_rollout__pb2.PauseEngineRequest.SerializeToString,
+            rollout_dot_v1_dot_rollout__pb2.PauseEngineResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/rollout.v1.RolloutService/ResumeEngine',
+            rollout_dot_v1_dot_rollout__pb2.ResumeEngineRequest.SerializeToString,
+            rollout_dot_v1_dot_rollout__pb2.ResumeEngineResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

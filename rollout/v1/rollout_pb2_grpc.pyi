@@ -73,6 +73,25 @@ class RolloutServiceStub:
     Errors: FAILED_PRECONDITION for an engine that takes none, UNAVAILABLE where it could not load them.
     """
 
+    PauseEngine: grpc.UnaryUnaryMultiCallable[
+        rollout.v1.rollout_pb2.PauseEngineRequest,
+        rollout.v1.rollout_pb2.PauseEngineResponse,
+    ]
+    """Stops sampling, for instance while a trainer uses the same GPUs, and returns when no turn is sampled. Turns in flight stop or
+    end as the setting engine.interrupt says; they and others wait, each for engine.queue_timeout_s at most, and tools go on.
+    The engine goes on when `pause_s` is over, so that a trainer that dies stops nobody for ever; a second call begins that time
+    anew. UpdateWeights leaves a paused engine paused. Needs the role admin.
+    Errors: FAILED_PRECONDITION for an engine that can't be paused, UNAVAILABLE where it could not be; it then goes on.
+    """
+
+    ResumeEngine: grpc.UnaryUnaryMultiCallable[
+        rollout.v1.rollout_pb2.ResumeEngineRequest,
+        rollout.v1.rollout_pb2.ResumeEngineResponse,
+    ]
+    """Lets a paused engine go on. Idempotent. Needs the role admin.
+    Errors: as PauseEngine.
+    """
+
     GetStatus: grpc.UnaryUnaryMultiCallable[
         rollout.v1.rollout_pb2.GetStatusRequest,
         rollout.v1.rollout_pb2.GetStatusResponse,
@@ -117,6 +136,25 @@ class RolloutServiceAsyncStub:
     engine.interrupt says; each id's version is in `TokenRow`. Needs the role admin, because all tenants share the engine.
     After a restart of this service its engine has the weights that it was started with, as `GetStatus` says.
     Errors: FAILED_PRECONDITION for an engine that takes none, UNAVAILABLE where it could not load them.
+    """
+
+    PauseEngine: grpc.aio.UnaryUnaryMultiCallable[
+        rollout.v1.rollout_pb2.PauseEngineRequest,
+        rollout.v1.rollout_pb2.PauseEngineResponse,
+    ]
+    """Stops sampling, for instance while a trainer uses the same GPUs, and returns when no turn is sampled. Turns in flight stop or
+    end as the setting engine.interrupt says; they and others wait, each for engine.queue_timeout_s at most, and tools go on.
+    The engine goes on when `pause_s` is over, so that a trainer that dies stops nobody for ever; a second call begins that time
+    anew. UpdateWeights leaves a paused engine paused. Needs the role admin.
+    Errors: FAILED_PRECONDITION for an engine that can't be paused, UNAVAILABLE where it could not be; it then goes on.
+    """
+
+    ResumeEngine: grpc.aio.UnaryUnaryMultiCallable[
+        rollout.v1.rollout_pb2.ResumeEngineRequest,
+        rollout.v1.rollout_pb2.ResumeEngineResponse,
+    ]
+    """Lets a paused engine go on. Idempotent. Needs the role admin.
+    Errors: as PauseEngine.
     """
 
     GetStatus: grpc.aio.UnaryUnaryMultiCallable[
@@ -171,6 +209,29 @@ class RolloutServiceServicer(metaclass=abc.ABCMeta):
         engine.interrupt says; each id's version is in `TokenRow`. Needs the role admin, because all tenants share the engine.
         After a restart of this service its engine has the weights that it was started with, as `GetStatus` says.
         Errors: FAILED_PRECONDITION for an engine that takes none, UNAVAILABLE where it could not load them.
+        """
+
+    @abc.abstractmethod
+    def PauseEngine(
+        self,
+        request: rollout.v1.rollout_pb2.PauseEngineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollout.v1.rollout_pb2.PauseEngineResponse, collections.abc.Awaitable[rollout.v1.rollout_pb2.PauseEngineResponse]]:
+        """Stops sampling, for instance while a trainer uses the same GPUs, and returns when no turn is sampled. Turns in flight stop or
+        end as the setting engine.interrupt says; they and others wait, each for engine.queue_timeout_s at most, and tools go on.
+        The engine goes on when `pause_s` is over, so that a trainer that dies stops nobody for ever; a second call begins that time
+        anew. UpdateWeights leaves a paused engine paused. Needs the role admin.
+        Errors: FAILED_PRECONDITION for an engine that can't be paused, UNAVAILABLE where it could not be; it then goes on.
+        """
+
+    @abc.abstractmethod
+    def ResumeEngine(
+        self,
+        request: rollout.v1.rollout_pb2.ResumeEngineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollout.v1.rollout_pb2.ResumeEngineResponse, collections.abc.Awaitable[rollout.v1.rollout_pb2.ResumeEngineResponse]]:
+        """Lets a paused engine go on. Idempotent. Needs the role admin.
+        Errors: as PauseEngine.
         """
 
     @abc.abstractmethod

@@ -74,6 +74,22 @@ def test_every_format_has_the_ground_truth_of_its_reward_function(tmp_path: Path
     assert set(rewards) <= set(reward_names())
 
 
+@pytest.mark.parametrize(
+    ("test", "decides"),
+    [
+        ("def assertion(out, exp):\n    same = out == exp\nassertion(f(), 1)", False),
+        ("f()", False),
+        ("def assertion(out, exp):\n    assert out == exp\nassertion(f(), 1)", True),
+        ("import numpy\nnumpy.testing.assert_allclose(f(), 1)", True),
+        ("if f() != 1:\n    raise ValueError", True),
+        ("no python", True),
+    ],
+)
+def test_a_test_that_decides_nothing_has_the_assertions_beside_it(tmp_path: Path, test: str, decides: bool) -> None:
+    [problem] = read_code_problems(written(tmp_path / "plus.jsonl", PLUS | {"test": test}))
+    assert json.loads(problem.ground_truth)["assert_case"] == [test, *([] if decides else ["assert f()"])]
+
+
 def test_parquet_and_limits(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.Table.from_pylist([VERL, VERL | {"data_source": "apps"}]), path)

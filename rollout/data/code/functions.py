@@ -70,13 +70,15 @@ def humaneval_plus(record: Mapping[str, Any], where: str) -> CodeProblem:
 
 
 def mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
-    """MBPP: `text` or `prompt`, and `test_list`; MBPP+ by its `test`, which has all inputs. Raises UnusableRow."""
+    """MBPP: `text` or `prompt`, and `test_list`; MBPP+ by its `test`, which has all inputs, and where that decides
+    nothing by `test_list` too. Raises UnusableRow."""
     question = text_of(record, "text" if "text" in record else "prompt", where)
     tests = record["test_list"]
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) and test.strip() for test in tests):
         raise UnusableRow(RowFault.BAD_ROW, where, "test_list must be a list of assertions that is not empty")
-    whole = record.get("test")
-    truth: dict[str, Any] = {"assert_case": [whole] if isinstance(whole, str) and whole.strip() else tests}
+    truth: dict[str, Any] = {"assert_case": tests}
+    if isinstance(whole := record.get("test"), str) and whole.strip():
+        truth["assert_case"] = [whole] if _decides(whole) else [whole, *tests]
     setup = record.get("test_setup_code") or "\n".join(map(str, list_of(record.get("test_imports"))))
     if named := _named_as_builtins(str(record.get("code") or ""), "\n".join(truth["assert_case"])):
         setup = "\n".join(filter(None, [setup, f"from solution import {', '.join(named)}"]))
@@ -106,6 +108,19 @@ def _smallest(texts: list[str], most: int) -> list[str]:
         left.add(index)
         size -= len(texts[index])
     return [text for index, text in enumerate(texts) if index not in left]
+
+
+def _decides(test: str) -> bool:
+    """Says whether a test can fail by what it finds: three of MBPP+ compare each answer and assert nothing."""
+    try:
+        nodes = ast.walk(ast.parse(test))
+    except (SyntaxError, ValueError, RecursionError):
+        return True  # grading says what is wrong with it
+    return any(
+        isinstance(node, (ast.Assert, ast.Raise))
+        or (isinstance(node, ast.Attribute) and node.attr.startswith("assert"))
+        for node in nodes
+    )
 
 
 def _named_as_builtins(solution: str, tests: str) -> list[str]:

@@ -21,7 +21,6 @@ from fairbox.security import Role, ServerSecurity
 from fairbox.security.server import ServerSecuritySettings
 from rollout.dump import record_of
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
-from rollout.engines.weights import DiskWeights
 from rollout.journal import NAME, Durability, open_journal
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.loop.scoring import Scoring
@@ -29,6 +28,7 @@ from rollout.rewards import Reward
 from rollout.service import RolloutClient, store
 from rollout.service.app import refused
 from rollout.service.book import TrajectoryBook
+from rollout.service.engine import EngineControl
 from rollout.service.requests import digests
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
 from rollout.service.store import TrajectoryStore
@@ -145,15 +145,12 @@ class Tier:
             guards = ServerSecurity(security or ServerSecuritySettings())
             guard = guards.port(ACCESS, needs=Role.CLIENT, setting="listen")
 
-            async def weights(folder: Path, version: str) -> None:
-                await engine.update_weights(DiskWeights(folder), version=version)
-
-            async with Trajectories(kept, book, player) as trajectories:
+            async with EngineControl(engine) as control, Trajectories(kept, book, player) as trajectories:
                 service = RolloutService(
                     trajectories,
                     problems=player.digests,
                     check_prompt=partial(refused, loop, 2000),
-                    weights=weights if takes_weights else None,
+                    engine=control if takes_weights else None,
                     status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),
                 )
 

@@ -318,8 +318,37 @@ async def test_a_defect_in_one_trajectory_ends_no_other(tier: Tier, monkeypatch:
 
 async def test_an_engine_with_weights_of_its_own_says_so(tier: Tier, tmp_path: Path) -> None:
     async with tier.process(takes_weights=False) as served, served.client() as rollouts:
-        with pytest.raises(RolloutServiceError, match="FAILED_PRECONDITION: the engine takes no other weights"):
-            await rollouts.update_weights(str(tmp_path), version="1")
+        for moved in (rollouts.update_weights(str(tmp_path), version="1"), rollouts.pause_engine()):
+            with pytest.raises(RolloutServiceError, match="FAILED_PRECONDITION: the engine takes no other weights"):
+                await moved
+
+
+async def test_nothing_is_sampled_in_a_pause(tier: Tier, tmp_path: Path) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.pause_engine(pause_s=100)
+        await rollouts.submit(tasks(4))
+        await rollouts.update_weights(str(tmp_path), version="2")
+        async with asyncio.timeout(20):
+            while len(served.engine.requests) < 4:
+                await asyncio.sleep(0.01)
+        assert not tier.sampled
+        assert 90 < (await rollouts.status()).paused_s <= 100
+        await rollouts.resume_engine()
+        assert (await rollouts.status()).paused_s == 0
+        found = await taken(rollouts, 4)
+        segments = [segment for each in found.values() for segment in each.trajectory.segments]
+        assert {segment.weight_version for segment in segments} == {None, "2"}
+        with pytest.raises(FieldErrors, match=r"pause_s is 4000\.0, must be from 0\.0 to 3600\.0 seconds"):
+            await rollouts.pause_engine(pause_s=4000)
+
+
+async def test_a_pause_ends_without_the_trainer_that_asked_for_it(tier: Tier) -> None:
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.pause_engine(pause_s=100)
+        await rollouts.pause_engine(pause_s=0.2)  # instead
+        await rollouts.submit(tasks(2))
+        assert len(await taken(rollouts, 2)) == 2
+        assert (await rollouts.status()).paused_s == 0
 
 
 async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path) -> None:

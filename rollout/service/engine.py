@@ -1,0 +1,103 @@
+"""The engine as trainers move it: other weights, and pauses.
+
+Invariants: one change at a time; a pause ends when its time is over, whatever became of who asked for it, and when the
+block is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rollout.cleanup import to_its_end
+from rollout.engines.base import EngineUnavailable
+from rollout.engines.weights import DiskWeights, WeightedEngine
+
+_AGAIN_S = 1.0
+"""Between attempts to let an engine go on that does not answer."""
+_LOG = logging.getLogger("fairbox.rollout")
+
+
+class EngineControl:
+    """`async with EngineControl(engine) as control`. An engine that an earlier process left paused goes on."""
+
+    def __init__(self, engine: WeightedEngine) -> None:
+        self._engine = engine
+        self._changing = asyncio.Lock()
+        self._until: float | None = None
+        """End of the pause, in the loop's time."""
+        self._begun = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        with contextlib.suppress(EngineUnavailable):  # one that does not answer yet has not begun
+            await self._engine.resume()
+        self._keeper = asyncio.create_task(self._keep(), name="pauses")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._keeper is not None
+        self._keeper.cancel()
+        await asyncio.wait([self._keeper])
+        if self._until is not None:
+            await to_its_end(self._end())
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds until the pause is over; 0: there is none."""
+        return 0.0 if self._until is None else max(self._until - asyncio.get_running_loop().time(), 0.0)
+
+    async def update(self, folder: Path, version: str) -> None:
+        """Other weights; a paused engine stays paused. Raises FieldErrors and EngineUnavailable."""
+        async with self._changing:
+            await self._engine.update_weights(DiskWeights(folder), version=version)
+
+    async def pause(self, seconds: float) -> None:
+        """Returns when no turn is sampled. A pause that there is ends so many seconds from now. Raises
+        EngineUnavailable; the engine then goes on."""
+        async with self._changing:
+            if self._until is None:
+                await self._engine.pause()
+            self._until = asyncio.get_running_loop().time() + seconds
+            self._begun.set()
+
+    async def resume(self) -> None:
+        """Lets it go on. Idempotent. Raises EngineUnavailable."""
+        async with self._changing:
+            await self._engine.resume()
+            self._until = None
+
+    async def _end(self) -> None:
+        try:
+            await self.resume()
+        except EngineUnavailable as error:
+            _LOG.warning("the engine stays paused: %s", error)
+
+    async def _keep(self) -> None:
+        """Ends pauses whose time is over."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            while self._until is not None:
+                await asyncio.sleep(min(self.paused_s, _AGAIN_S))
+                if not self.paused_s:
+                    await self._end_if_over()
+
+    async def _end_if_over(self) -> None:
+        async with self._changing:
+            if self._until is None or self.paused_s:
+                return  # it was ended or begun anew meanwhile
+            try:
+                await self._engine.resume()
+            except Exception as error:  # the boundary of this task: nobody else would end the pause
+                _LOG.warning("a paused engine can't go on yet: %s", error)
+                self._until = asyncio.get_running_loop().time() + _AGAIN_S
+            else:
+                _LOG.warning("the time of a pause was over, the engine goes on")
+                self._until = None
