@@ -30,7 +30,7 @@ SETS = {
 }
 """Files in the folder FAIRBOX_DATA."""
 BARS_S = {"HumanEval": 0.85}
-"""Half of what solutions took when this was written."""
+"""Half of the time that its solutions took when the bar was set."""
 KNOWN = ("mbpp/341", "mbpp/630")
 """A mutant that counts on the order of a set, and a test that redefines a function of the program."""
 AT_ONCE = 16

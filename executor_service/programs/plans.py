@@ -193,8 +193,8 @@ class Planner:
         )
 
     def cell_plan(self, request: RunRequest) -> Plan:
-        """The program of a request, served as a cell. Its time is that of the cell: the start is none of the program's,
-        and to be killed in it would be our failure."""
+        """The program of a request, served as a cell. Its limits of time begin with the cell: a start that they cut off
+        would be a failure of ours."""
         plan = self.plan(request)
         profile = self.profile_for(request.code) if plan.profile == self._lean else plan.profile
         limits = replace(plan.limits, wall_time_s=NO_END_S, cpu_time_s=NO_END_S)

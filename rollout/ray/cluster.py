@@ -35,8 +35,9 @@ def ray_cluster(address: str, *, what: str) -> Iterator[None]:
     try:
         ray.init(address=address, configure_logging=False, log_to_driver=False, runtime_env=_WORKERS)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        problem = f"no Ray cluster at ray_address={address}: {error}"
-        raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
+        ray.shutdown()  # ends what a cluster that did not start has left
+        hint = "" if address == "local" else "; ray_address=local starts one on this machine"
+        raise FairboxError(f"no Ray cluster at ray_address={address}: {error}{hint}") from None
     try:
         yield
     finally:

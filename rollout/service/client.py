@@ -172,8 +172,8 @@ class RolloutClient:
         await self._asked(lambda: self._stub.PauseEngine(request, timeout=_WEIGHTS_S))
 
     async def resume_engine(self) -> None:
-        """Lets the engine go on. Again is safe."""
-        await self._asked(lambda: self._stub.ResumeEngine(pb.ResumeEngineRequest(), timeout=_CALL_S))
+        """Lets the engine go on, behind a pause or an update that is still on its way. Again is safe."""
+        await self._asked(lambda: self._stub.ResumeEngine(pb.ResumeEngineRequest(), timeout=_WEIGHTS_S))
 
     async def status(self) -> pb.GetStatusResponse:
         """The state of the service at one instant."""

@@ -82,12 +82,12 @@ class EngineControl:
     async def _keep(self) -> None:
         """Ends pauses whose time is over."""
         while True:
-            await self._begun.wait()
-            self._begun.clear()
-            while self._until is not None:
-                await asyncio.sleep(min(self.paused_s, _AGAIN_S))
-                if not self.paused_s:
-                    await self._end_if_over()
+            try:
+                async with asyncio.timeout(None if self._until is None else self.paused_s):
+                    await self._begun.wait()
+                self._begun.clear()
+            except TimeoutError:
+                await self._end_if_over()
 
     async def _end_if_over(self) -> None:
         async with self._changing:

@@ -82,7 +82,6 @@ def test_every_format_has_the_ground_truth_of_its_reward_function(tmp_path: Path
         ("def assertion(out, exp):\n    assert out == exp\nassertion(f(), 1)", True),
         ("import numpy\nnumpy.testing.assert_allclose(f(), 1)", True),
         ("if f() != 1:\n    raise ValueError", True),
-        ("no python", True),
     ],
 )
 def test_a_test_that_decides_nothing_has_the_assertions_beside_it(tmp_path: Path, test: str, decides: bool) -> None:

@@ -13,6 +13,8 @@ from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_o
 
 _MOST_INPUT_BYTES = 900_000
 """Inputs of EvalPlus that a test holds; the largest beyond it are left out. A test may have 1 MiB."""
+_DECIDES = re.compile(r"\b(?:assert|raise)\b|\.assert")
+"""Signs of a test that can fail by what it finds: three of MBPP+ compare each answer and assert nothing."""
 _PLUS_TEST = """\
 def check(candidate):
     import copy, json, math
@@ -78,7 +80,7 @@ def mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
         raise UnusableRow(RowFault.BAD_ROW, where, "test_list must be a list of assertions that is not empty")
     truth: dict[str, Any] = {"assert_case": tests}
     if isinstance(whole := record.get("test"), str) and whole.strip():
-        truth["assert_case"] = [whole] if _decides(whole) else [whole, *tests]
+        truth["assert_case"] = [whole] if _DECIDES.search(whole) else [whole, *tests]
     setup = record.get("test_setup_code") or "\n".join(map(str, list_of(record.get("test_imports"))))
     if named := _named_as_builtins(str(record.get("code") or ""), "\n".join(truth["assert_case"])):
         setup = "\n".join(filter(None, [setup, f"from solution import {', '.join(named)}"]))
@@ -108,19 +110,6 @@ def _smallest(texts: list[str], most: int) -> list[str]:
         left.add(index)
         size -= len(texts[index])
     return [text for index, text in enumerate(texts) if index not in left]
-
-
-def _decides(test: str) -> bool:
-    """Says whether a test can fail by what it finds: three of MBPP+ compare each answer and assert nothing."""
-    try:
-        nodes = ast.walk(ast.parse(test))
-    except (SyntaxError, ValueError, RecursionError):
-        return True  # grading says what is wrong with it
-    return any(
-        isinstance(node, (ast.Assert, ast.Raise))
-        or (isinstance(node, ast.Attribute) and node.attr.startswith("assert"))
-        for node in nodes
-    )
 
 
 def _named_as_builtins(solution: str, tests: str) -> list[str]:

@@ -144,6 +144,9 @@ async def test_tokens_decide_who_may_do_what(tier: Tier, tmp_path: Path) -> None
             await wrong.submit(tasks(1))
         with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role admin"):
             await own.update_weights(str(tmp_path), version="1")
+        for moved in (own.pause_engine, own.resume_engine):
+            with pytest.raises(RolloutServiceError, match="this call needs a token of the role admin"):
+                await moved()
         with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role client"):
             await operator.submit(tasks(1))
         await operator.update_weights(str(tmp_path), version="1")
