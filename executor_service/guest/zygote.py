@@ -7,6 +7,7 @@ environment of programs and holds nothing of the server: what it has in memory, 
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -173,6 +174,9 @@ class _Zygote:
                 data, handles, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
                 if not data:
                     raise EOFError
+                if len(handles) < 2:  # the kernel drops descriptors that this process has no room for
+                    self._refuse(handles, os.strerror(errno.EMFILE))
+                    continue
                 program = self._box(json.loads(data), handles)
                 if program is not None:
                     _held.append(self)
@@ -203,9 +207,7 @@ class _Zygote:
                 sys_.unshare(sys_.CLONE_NEWPID)
             init = os.fork()
         except OSError as error:
-            os.close(handles[0])  # tells the server that there will be no box
-            os.close(handles[1])
-            _say(f"a box can't be started: {error}")
+            self._refuse(handles, str(error))
             return None
         if init == 0:
             os.close(self._own)
@@ -213,13 +215,33 @@ class _Zygote:
             control = socket.socket(fileno=handles[0])
             spec: BoxSpec = head  # type: ignore[assignment]
             return serve(control, handles[1], spec, privileged=self._privileged, bare=self._bare, seccomp=self._seccomp)
-        # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
         os.close(handles[1])
         self._inits.add(init)
-        pidfd = os.pidfd_open(init)
-        socket.send_fds(socket.socket(fileno=handles[0]), [b'{"type": "init"}'], [pidfd])
-        os.close(pidfd)
+        with socket.socket(fileno=handles[0]) as server:
+            self._hand_over(server, init)
         return None
+
+    def _hand_over(self, server: socket.socket, init: int) -> None:
+        """Gives the server its box, or ends the box where the server has given it up meanwhile."""
+        pidfd = -1
+        try:
+            # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
+            pidfd = os.pidfd_open(init)
+            socket.send_fds(server, [b'{"type": "init"}'], [pidfd])
+        except OSError as error:
+            if pidfd < 0:
+                _say(f"a box can't be watched: {error}")
+            self._inits.remove(init)  # nobody asks how it has ended
+            os.kill(init, signal.SIGKILL)  # it was not reaped, so the number is its own; it has no program yet
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def _refuse(self, handles: list[int], why: str) -> None:
+        """Tells the server by the end of its socket that there will be no box."""
+        for handle in handles:
+            os.close(handle)
+        _say(f"a box can't be started: {why}")
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,32 @@ async def test_a_box_that_is_ready_already_is_given_to_nobody_either(
     assert doomed.use == 2
     signal.pidfd_send_signal(*late[0])
     await until(lambda: (boxes.statistics()[PROFILE].pending, boxes.statistics()[PROFILE].ready) == (0, 3))
+
+
+@pytest.mark.parametrize("isolation", ["landlock", "namespaces"])
+async def test_a_box_that_is_given_up_before_it_is_there_costs_no_other(tmp_path: Path, isolation: str) -> None:
+    """A zygote that comes late answers on a socket which the server has closed."""
+    config = replace(CONFIG, isolation=isolation)
+    async with open_boxes(config, MonotonicClock(), str(tmp_path)) as (_, boxes, _):
+        await until(lambda: boxes.statistics()[PROFILE].ready == 2)
+        shelf = boxes._shelves[PROFILE]
+        zygote = shelf.slot.zygote
+        assert zygote is not None
+        async with boxes.take(plan("print(1)")) as sandbox:
+            signal.pidfd_send_signal(zygote._inner, signal.SIGSTOP)
+            before = {*shelf.boxes}
+            for _ in range(3):
+                boxes._make(shelf, zygote)
+            given_up = shelf.boxes - before
+            await until(lambda: all(box._control is not None for box in given_up))
+            for box in given_up:
+                box.kill()
+            await until(lambda: all(box._control is None for box in given_up))
+            signal.pidfd_send_signal(zygote._inner, signal.SIGCONT)
+            assert (await sandbox.run()).stdout.data == b"1\n"
+        for _ in range(5):
+            assert (await run(boxes, "print(2)")).stdout.data == b"2\n"
+        assert shelf.slot.zygote is zygote
 
 
 async def test_the_death_of_an_init_is_said(boxes: SandboxPool, caplog: pytest.LogCaptureFixture) -> None:
