@@ -16,7 +16,7 @@ import pytest
 from executor_service.guest.protocol import wire
 from executor_service.sandbox.channel import Channel
 
-SOON_S = 5.0
+SOON_S = 30.0
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ async def test_a_sparse_giant_is_too_large_and_costs_nothing(executor: ExecutorC
 
 async def test_files_are_returned_after_a_limit_too(executor: ExecutorClient) -> None:
     code = "open('a', 'w').write('kept')\nwhile True: pass"
-    result = await executor.execute(code, return_paths=["a"], limits=Limits(wall_time_s=0.3))
+    result = await executor.execute(code, return_paths=["a"], limits=Limits(cpu_time_s=0.3))
     assert result.files[0].content == b"kept"
 
 

@@ -30,22 +30,28 @@ async def spread(executor: ExecutorClient, count: int) -> Counter[str]:
     return Counter([(await executor.execute("print(1)")).served_by for _ in range(count)])
 
 
+async def told(executor: ExecutorClient, *running: int) -> None:
+    """Asks the servers how busy they are until they have said that so many programs run there."""
+    while sorted(facts.load.running for facts in executor.statistics() if facts.load) != [*running]:
+        await executor._calls.fleet.ask(everybody=True)
+
+
 async def test_calls_follow_the_load(pair: tuple[Server, Server]) -> None:
     """Somebody else keeps one of two executors busy, and half of the calls would have to wait behind that."""
     one, two = pair
     async with ExecutorClient(one.target) as other, client(one, two) as executor:
         hogs = [asyncio.create_task(other.execute("import time; time.sleep(20)")) for _ in range(6)]
-        while one.status().running < 2:
-            await asyncio.sleep(0.05)
-        await executor._calls.fleet.ask(everybody=True)
-        counts = await asyncio.wait_for(spread(executor, 60), 60)
-        assert counts == {"two": 60}
+        await told(executor, 0, 2)
+        # Few enough for what was told to count to the end (`FRESH_S`).
+        counts = await asyncio.wait_for(spread(executor, 20), 60)
+        assert counts == {"two": 20}
         for hog in hogs:
             hog.cancel()
         await asyncio.gather(*hogs, return_exceptions=True)
         while one.status().running:
             await asyncio.sleep(0.05)
         await asyncio.gather(*(executor.execute("print(1)") for _ in range(20)))
+        await told(executor, 0, 0)
         counts = await spread(executor, 60)
         assert min(counts["one"], counts["two"]) >= 15, counts
         assert {facts.load.capacity for facts in executor.statistics() if facts.load} == {2}
@@ -53,7 +59,8 @@ async def test_calls_follow_the_load(pair: tuple[Server, Server]) -> None:
 
 async def test_sessions_and_their_branches_are_found_where_they_are(pair: tuple[Server, Server]) -> None:
     async with client(*pair) as executor:
-        infos = [await executor.create_session(owner=str(number)) for number in range(6)]
+        # At once, since what one server has to do decides where the next is made.
+        infos = await asyncio.gather(*(executor.create_session(owner=str(number)) for number in range(6)))
         assert {info.served_by for info in infos} == {"one", "two"}
         for number, info in enumerate(infos):
             assert (await executor.execute(f"x = {number}", session_id=info.session_id)).outcome is Outcome.FINISHED
@@ -117,7 +124,7 @@ async def test_a_server_that_ends_loses_no_call(pair: tuple[Server, Server]) -> 
 async def test_what_was_in_a_server_that_is_gone_is_not_found(pair: tuple[Server, Server]) -> None:
     one, two = pair
     async with client(one, two) as executor:
-        infos = [await executor.create_session() for _ in range(8)]
+        infos = await asyncio.gather(*(executor.create_session() for _ in range(8)))
         lost = next(info for info in infos if info.served_by == "one")
         one.process.kill()
         one.process.wait()

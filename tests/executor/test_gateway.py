@@ -15,7 +15,7 @@ import requests
 
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.gateways import GatewayServer, gateway
-from tests.executor.servers import ROOT, command, processes_with, wait_for
+from tests.executor.servers import ROOT, START_WITHIN_S, command, processes_with, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -218,10 +218,10 @@ def test_a_client_that_goes_away_takes_its_run_with_it(server: GatewayServer) ->
     program = f"""import requests, sys
 requests.post(sys.argv[1] + "/run_code", json={{"code": {code!r}, "run_timeout": 300}})"""
     client = subprocess.Popen([sys.executable, "-c", program, server.url])
-    wait_for(lambda: processes_with("298.7531"))
+    wait_for(lambda: processes_with("298.7531", server.server.pid))
     client.kill()
     client.wait()
-    wait_for(lambda: not processes_with("298.7531"))
+    wait_for(lambda: not processes_with("298.7531", server.server.pid))
     wait_for(lambda: server.server.status().running == 0)
     assert count(server, pb.OUTCOME_CANCELLED) == before + 1
 
@@ -235,7 +235,7 @@ def test_an_overload_is_a_504_that_says_when_to_ask_again_and_ping_still_answers
         running = pool.submit(busy.post, "/run_code", body)
         wait_for(lambda: busy.server.status().running == 1)
         waiting = pool.submit(busy.post, "/run_code", {"code": "1"})
-        wait_for(lambda: busy.server.status().queued == 1)
+        wait_for(lambda: busy.server.status().queued == 1 or waiting.done())
         refused = busy.post("/run_code", {"code": "1"})
         assert busy.get("/v1/ping").json() == "pong"
         for response in (refused, waiting.result()):
@@ -313,7 +313,7 @@ def test_a_request_is_its_tokens_tenants_and_has_its_share_alone(tmp_path: Path)
 )
 def test_a_bad_setting_ends_the_server_with_one_sentence(settings: list[str], problem: str) -> None:
     words, _, _ = command(*settings)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=START_WITHIN_S)
     assert done.returncode in (1, 2)
     assert problem in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -325,7 +325,7 @@ def test_the_token_is_not_in_the_log(token: Path, tmp_path: Path) -> None:
     with log.open("w") as file:
         process = subprocess.Popen(words, cwd=ROOT, stderr=file, stdout=file)
     try:
-        wait_for(lambda: "gateway on " in log.read_text())
+        wait_for(lambda: "gateway on " in log.read_text(), START_WITHIN_S)
         url = "http://" + log.read_text().partition("gateway on ")[2].split()[0]
         secret = token.read_text().strip()
         assert requests.post(f"{url}/k/{secret}/run_code", json={"code": "print(1)"}, timeout=60).status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import threading
 import time
@@ -147,11 +148,15 @@ def test_what_verl_reads_is_there(
 
 def test_a_504_is_asked_again_and_answered(server: GatewayServer) -> None:
     with gateway("max_concurrent=1", "gateway_queue_timeout_s=0.2") as busy, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(busy.run, "import time; time.sleep(2.5)", run_timeout=60)
-        while busy.server.status().running == 0:
-            time.sleep(0.02)
-        asked, reply = call_as_verl(f"{busy.url}/run_code", "print(1)", None, seconds=60)
-        assert first.result()["status"] == "Success"
+        first = http.client.HTTPConnection(busy.url.removeprefix("http://"))
+        body = {"code": "import time; time.sleep(300)", "run_timeout": 300}
+        first.request("POST", "/run_code", json.dumps(body), {"Content-Type": "application/json"})
+        wait_for(lambda: busy.server.status().running == 1)
+        call = pool.submit(call_as_verl, f"{busy.url}/run_code", "print(1)", None, seconds=60)
+        wait_for(lambda: busy.server.status().queued == 1 or call.done())
+        wait_for(lambda: busy.server.status().queued == 0 or call.done())  # it was told to ask again
+        first.close()  # takes its run with it
+        asked, reply = call.result()
     assert asked > 1
     assert reply is None or reply["status"] == "Success"
 

@@ -158,7 +158,6 @@ def test_the_best_block_of_a_completion_is_its_code(completion: str, language: s
     assert best_code(all_blocks(completion, language), language) == code
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "text", ["x```a\nx", "```", "#a\n", "def f():\n", "```\n", " ```\n \n", "with x as\n", "import a\n x\n"]
 )

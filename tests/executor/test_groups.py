@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Mode, Plan, Report
 from executor_service.sandbox.sandbox import Sandbox
 from fairbox.clock import MonotonicClock
-from tests.executor.servers import GROUPS
+from tests.executor.servers import GROUPS, groups_left
 
 MIB = 1 << 20
 WHERE = GROUPS if os.geteuid() == 0 else "auto"
@@ -70,8 +71,11 @@ def touched() -> list[str]:
 
 def dying() -> list[int]:
     """For each box of this process, the groups of ended uses that the kernel keeps."""
-    (own,) = Path("/sys/fs/cgroup").rglob(f"fairbox-{os.getpid()}")
-    return [int((box / "cgroup.stat").read_text().split()[3]) for box in own.glob("box-*")]
+    found = []
+    for box in groups_left(os.getpid()):
+        with contextlib.suppress(OSError):  # it is being removed
+            found.append(int(Path(box, "cgroup.stat").read_text().split()[3]))
+    return found
 
 
 async def read(boxes: SandboxPool, *paths: Path) -> tuple[Report, Sandbox]:

@@ -124,10 +124,14 @@ def test_a_large_answer_is_compared_outside_of_the_server(
     server: Server, stub: executor_pb2_grpc.ExecutorServiceStub, name: str
 ) -> None:
     request, verdict = LARGE[name]
-    began = server_s(server)
-    [found] = stub.VerifyCode(request, timeout=100).cases
-    assert (pb.Verdict.Name(found.verdict), pb.Cause.Name(found.cause)) == (f"VERDICT_{verdict}", "CAUSE_POLICY"), found
-    assert server_s(server) - began < 0.4
+    wanted = (f"VERDICT_{verdict}", "CAUSE_POLICY")
+    costs: list[float] = []
+    while min(costs, default=1) >= 0.4:  # as above
+        assert len(costs) < 5, costs
+        began = server_s(server)
+        [found] = stub.VerifyCode(request, timeout=100).cases
+        costs.append(server_s(server) - began)
+        assert (pb.Verdict.Name(found.verdict), pb.Cause.Name(found.cause)) == wanted, found
 
 
 def test_the_largest_result_is_not_copied_again_and_again(
@@ -136,10 +140,13 @@ def test_the_largest_result_is_not_copied_again_and_again(
     code = "open('a', 'wb').write(bytes(40 << 20)); open('b', 'wb').write(b'b' * 9)"
     limits = pb.Limits(return_bytes=60 << 20)
     request = pb.ExecuteCodeRequest(code=code, return_paths=["a", "none", "b"], limits=limits)
-    began = loop_s(server)
-    files = stub.ExecuteCode(request, timeout=100).result.files
-    assert [file.content for file in files] == [bytes(40 << 20), b"", b"b" * 9]
-    assert loop_s(server) - began < 0.2
+    costs: list[float] = []
+    while min(costs, default=1) >= 0.2:  # as above
+        assert len(costs) < 5, costs
+        began = loop_s(server)
+        files = stub.ExecuteCode(request, timeout=100).result.files
+        costs.append(loop_s(server) - began)
+        assert [file.content for file in files] == [bytes(40 << 20), b"", b"b" * 9]
 
 
 def test_what_was_sent_goes_with_its_run(server: Server, stub: executor_pb2_grpc.ExecutorServiceStub) -> None:

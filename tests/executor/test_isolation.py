@@ -4,12 +4,13 @@ lines."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 
 import pytest
 
-from executor_service import Cause, ExecutorClient, Limits, Outcome
+from executor_service import Cause, ExecutorClient, Limits, Outcome, OutputChunk, Program
 from tests.executor.conftest import SECRET
 from tests.executor.servers import Server, environment, idle, processes_with, wait_for
 
@@ -197,10 +198,20 @@ async def test_concurrent_runs_have_different_uids_or_namespaces(executor: Execu
     code = """
 import os, socket, time
 listener = socket.socket(socket.AF_UNIX); listener.bind("\\0meeting-place"); listener.listen()
-time.sleep(0.5)
-print(os.getuid(), os.readlink("/proc/self/ns/pid"), sorted(int(p) for p in os.listdir("/proc") if p.isdigit()))
+processes = sorted(int(p) for p in os.listdir("/proc") if p.isdigit())
+print(os.getuid(), os.readlink("/proc/self/ns/pid"), processes, flush=True)
+time.sleep(600)
 """
-    texts = await asyncio.gather(*(printed(executor, code) for _ in range(4)))
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def said() -> str:
+            """Output of one that goes on until all have said theirs."""
+            run = executor.stream(Program(code=code, timeout=600))
+            chunk = await anext(await stack.enter_async_context(contextlib.aclosing(run)))
+            assert isinstance(chunk, OutputChunk), chunk
+            return chunk.data.decode()
+
+        texts = await asyncio.gather(*(said() for _ in range(4)))
     assert len({text.split()[1] for text in texts}) == 4
     assert all(text.endswith("[1, 2]\n") for text in texts)
     if os.geteuid() == 0:

@@ -129,13 +129,16 @@ def test_a_nested_domain_can_not_signal_the_one_around_it_and_the_outer_one_can(
     text = confined(
         """
         landlock.scope_signals()
+        read, write = os.pipe()
         child = os.fork()
         if child == 0:
             landlock.confine(system())
             attempt("init", lambda: os.kill(os.getppid(), 9))
             os.kill(-1, 15)  # says that it worked where it reached nobody
+            os.write(write, b"x")
             signal.pause()
-        time.sleep(0.5)
+        os.close(write)
+        os.read(read, 1)
         os.kill(-1, 9)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
@@ -237,7 +240,7 @@ def test_orphans_stay_below_the_process_that_adopts_them() -> None:
                 if os.fork() == 0: time.sleep(60)
                 os._exit(0)
             os._exit(0)
-        os.wait(); time.sleep(0.5)
+        os.wait(); os.wait()
         found = tree.descendants(os.getpid())
         print(len(found) >= 1)
         for pid in found: os.kill(pid, 9)

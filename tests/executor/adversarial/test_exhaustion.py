@@ -66,8 +66,8 @@ async def test_where_the_init_is_asked_there_are_never_more_than_the_limit(
     code = """
 import threading
 for n in range(200):
-    if n % 2: threading.Thread(target=time.sleep, args=(9,)).start()
-    elif os.fork() == 0: time.sleep(9)
+    if n % 2: threading.Thread(target=time.sleep, args=(99,)).start()
+    elif os.fork() == 0: time.sleep(99)
     os.write(1, b".")
 """
     result = await contained(executor, code, Limits(processes=32, wall_time_s=20))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from executor_service import ExecutorClient, InputFile, Limits
+from executor_service import ExecutorClient, InputFile, Limits, Program
 from tests.executor.adversarial.attempts import LONG, possible, printed
+from tests.executor.adversarial.conftest import IMAGE
 from tests.executor.levels import Level
 
 LEAVE = """
@@ -149,10 +151,14 @@ async def test_programs_of_the_same_moment_do_not_meet(executor: ExecutorClient)
 
 
 @pytest.mark.xfail(reason="files of the host are shared, and so are their locks", strict=True)
-async def test_a_lock_of_a_file_that_all_can_read_is_not_a_channel(executor: ExecutorClient) -> None:
-    hold = "held = open('/usr/bin/env'); fcntl.flock(held, fcntl.LOCK_EX); time.sleep(2)"
-    look = "time.sleep(0.7)\nattempt('lock', lambda: fcntl.flock(open('/usr/bin/env'), fcntl.LOCK_EX | fcntl.LOCK_NB))"
-    _, seen = await asyncio.gather(printed(executor, hold), possible(executor, look))
+async def test_a_lock_of_a_file_that_all_can_read_is_not_a_channel(executor: ExecutorClient, level: Level) -> None:
+    hold = "import fcntl, time\nheld = open('/usr/bin/env'); fcntl.flock(held, fcntl.LOCK_EX)\n"
+    hold += "print('held', flush=True); time.sleep(600)"
+    look = "attempt('lock', lambda: fcntl.flock(open('/usr/bin/env'), fcntl.LOCK_EX | fcntl.LOCK_NB))"
+    holder = Program(code=hold, image=IMAGE if level.image else "")
+    async with contextlib.aclosing(executor.stream(holder)) as said:
+        await anext(said)
+        seen = await possible(executor, look)
     assert seen == {"lock"}
 
 
@@ -175,7 +181,7 @@ attempt("trace", any_of(lambda pid: call("ptrace", 16, pid, 0, 0)))
 attempt("priority_of_user", lambda: os.setpriority(os.PRIO_USER, 12345, 19))
 """
     sleeper = executor.execute("import time; time.sleep(1.5)", limits=Limits(wall_time_s=20))
-    _, done = await asyncio.gather(sleeper, possible(executor, code))
+    _, done = await asyncio.gather(sleeper, possible(executor, code, limits=LONG))
     assert done == set()
 
 

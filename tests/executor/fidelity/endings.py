@@ -16,8 +16,11 @@ try: os.write(w, b'x')
 except BrokenPipeError as e: print(e)
 === alarm_handler
 import signal
-signal.signal(signal.SIGALRM, lambda *a: print('rang', a[0]))
-signal.setitimer(signal.ITIMER_REAL, 0.05); signal.pause()
+rang = []
+signal.signal(signal.SIGALRM, lambda *a: rang.append(a[0]))
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+while not rang: signal.pause()
+signal.setitimer(signal.ITIMER_REAL, 0); print('rang', rang[0])
 === sigint_to_self_caught
 import os, signal
 try:
@@ -133,8 +136,9 @@ if os.fork() == 0: raise SystemExit
 os.wait(); print(open('out').read())
 === thread_joined
 import threading, time
-threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()
-print('main')
+said = threading.Event()
+threading.Thread(target=lambda: (said.wait(), time.sleep(0.2), print('thread'))).start()
+print('main'); said.set()
 === daemon_not_joined
 import threading, time
 threading.Thread(target=lambda: (time.sleep(30), print('thread')), daemon=True).start()

@@ -9,9 +9,10 @@ from tests.executor.fidelity.case import Case, programs
 _PROGRAMS = r"""
 === multiprocessing_not_joined
 import multiprocessing as mp, time
-def f(): time.sleep(0.3); print('child', flush=True)
+def f(said): said.recv(); time.sleep(0.3); print('child', flush=True)
 if __name__ == '__main__':
-    mp.Process(target=f).start(); print('main', flush=True)
+    said, say = mp.Pipe(duplex=False)
+    mp.Process(target=f, args=(said,)).start(); print('main', flush=True); say.send(1)
 === multiprocessing_daemon
 import multiprocessing as mp, time
 if __name__ == '__main__':
