@@ -159,7 +159,7 @@ async def test_closing_ends_in_time_whatever_the_collector_does(collector: Colle
         began = time.monotonic()
     assert time.monotonic() - began < 10
     assert counts is not None
-    assert counts.dropped > 10_000  # bounded
+    assert counts.dropped > 10_000 - counts.failed  # bounded
     assert counts.waiting <= 8_192
     assert not tracing.enabled()
 

@@ -29,6 +29,7 @@ def test_where_there_are_few_they_come_again(first: int, monkeypatch: pytest.Mon
     told = tmp_path / "range"
     told.write_text(f"{first} 60999\n")
     monkeypatch.setattr(ports, "_RANGE", told)
+    monkeypatch.setattr(ports, "_claim", lambda port: True)  # so few may be those of another suite on this machine
     assert all(10_000 <= ports.free_port() < first for _ in range(200))
 
 

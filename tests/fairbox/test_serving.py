@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fairbox.errors import ConfigError
 from fairbox.net.channels import open_channel
 from fairbox.net.serving import HealthServer, check_address
+from tests.limiter.servers import until
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:65535", "localhost:0"])
@@ -60,7 +61,8 @@ async def test_whoever_watches_health_takes_little() -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         watches = [stub.Watch(health_pb2.HealthCheckRequest(service="liveness")) for _ in range(100)]
         reading = [asyncio.ensure_future(watch.read()) for watch in watches]
-        done, waiting = await asyncio.wait(reading, timeout=3)
+        await until(lambda: sum(each.done() for each in reading) >= 16)
+        done, waiting = await asyncio.wait(reading, timeout=1)
         assert len(done) == 16
         async with open_channel(health.address) as other:
             request = health_pb2.HealthCheckRequest(service="liveness")

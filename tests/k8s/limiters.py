@@ -47,6 +47,7 @@ _MOUNT = (
     f'mount --bind "$0" /var/run/secrets/{_ACCOUNT} && exec "$@"'
 )
 _POLL_S = 0.02
+_ANSWER_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +144,32 @@ async def pod(api: LeaseApi, folder: Path, name: str, *, uid: str = "", **settin
             await process.wait()
 
 
+async def _status(which: Pod) -> pb.GetStatusResponse:
+    """Its own account; empty where it does not answer."""
+    async with open_channel(f"127.0.0.1:{which.admin}") as channel:
+        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await stub.GetStatus(pb.GetStatusRequest(), timeout=_ANSWER_WITHIN_S)
+    return pb.GetStatusResponse()
+
+
 async def leads(which: Pod) -> bool:
     """Says whether it claims to lead now; a limiter that does not answer does not lead. Records the times of such
     answers."""
     asked = time.monotonic()
-    async with open_channel(f"127.0.0.1:{which.admin}") as channel:
-        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            if (await stub.GetStatus(pb.GetStatusRequest(), timeout=1)).leader:
-                which.last_led = max(which.last_led, asked)
-                which.first_led = min(which.first_led, time.monotonic())
-                return True
-    return False
+    if not (await _status(which)).leader:
+        return False
+    which.last_led = max(which.last_led, asked)
+    which.first_led = min(which.first_led, time.monotonic())
+    return True
+
+
+async def until_follows(which: Pod, leader: Pod, *, within: float) -> None:
+    """Returns when it says that the other one leads."""
+    async with asyncio.timeout(within):
+        while (await _status(which)).leader_name != f"{leader.name}_{leader.uid}":
+            assert which.process.returncode is None, which.log.read_text()
+            await asyncio.sleep(_POLL_S)
 
 
 async def until_leads(which: Pod, *, within: float) -> float:

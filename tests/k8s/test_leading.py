@@ -12,10 +12,10 @@ import pytest
 
 from limiter.config import LimiterConfig
 from limiter.core.limits import CLOCK_RATE_ERROR
-from tests.k8s.limiters import TOKEN, LeaseApi, Pod, leads, lease_api, pod, until_leads
+from tests.k8s.limiters import TOKEN, LeaseApi, Pod, leads, lease_api, pod, until_follows, until_leads
 from tests.k8s.manifests import Document, of_kind
 
-STARTS_S = 30.0
+STARTS_S = 60.0
 """A process that starts, on a machine that does other things."""
 SLACK_S = 3.0
 """The same, of one that runs."""
@@ -91,7 +91,7 @@ async def test_one_that_is_told_to_end_is_followed_at_once(api: LeaseApi, tmp_pa
     async with pod(api, tmp_path, "limiter-a") as first:
         await until_leads(first, within=STARTS_S)
         async with pod(api, tmp_path, "limiter-b") as second, _watched(first, second):
-            await asyncio.sleep(SLACK_S)
+            await until_follows(second, first, within=STARTS_S)
             first.process.terminate()
             assert await until_leads(second, within=STARTS_S) < LimiterConfig().lease_duration_s
             assert await first.process.wait() == 0

@@ -130,6 +130,8 @@ class LimiterProcess:
             sys.executable, "-m", "limiter", *words, *self._settings, *settings, cwd=ROOT
         )
         await self.status()
+        async with open_channel(self.address) as channel, asyncio.timeout(_ANSWERS_WITHIN_S):
+            await channel.channel_ready()  # this port opens after that for operators
 
     async def kill(self) -> None:
         """SIGKILL; returns when it is dead. Idempotent."""
@@ -170,8 +172,9 @@ async def limiter_process(*settings: str) -> AsyncIterator[LimiterProcess]:
         await limiter.kill()
 
 
-async def until(condition: Callable[[], bool], *, within: float = 10.0) -> None:
-    """Returns when the condition holds; AssertionError when it does not within that many seconds."""
+async def until(condition: Callable[[], bool], *, within: float = 60.0) -> None:
+    """Returns when the condition holds; AssertionError when it does not within that many seconds: by default those in
+    which a busy machine starts a process too."""
     try:
         async with asyncio.timeout(within):
             while not condition():

@@ -9,6 +9,7 @@ import pytest
 from limiter import ExecutorSession, Lease, LimiterClient, LimiterUnavailable
 from limiter.client import session
 from limiter.v1 import limiter_pb2 as pb
+from tests.limiter.servers import until
 
 NOWHERE = "127.0.0.1:1"
 LEASE = Lease("code", 1, 1, "client")
@@ -47,6 +48,7 @@ async def test_wait_that_is_never_answered_ends_and_is_withdrawn(monkeypatch: py
     monkeypatch.setattr(session, "_QUEUE_BACKSTOP_S", 0.05)
     silent = _Silent()
     async with LimiterClient("silent", transport=silent) as client:
+        await until(lambda: client.connected)  # from then on a request is sent before its time can be over
         with pytest.raises(LimiterUnavailable, match="silent did not answer in time"):
             async with client.lease(queue_timeout=0.05):
                 raise AssertionError("granted by nobody")

@@ -20,6 +20,7 @@ from limiter.core import LeaseId, Ticket
 from limiter.server.claims import Claims
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.leadership.test_processes import leading
 from tests.limiter.servers import LimiterProcess, limiter_process, limiter_server, queued, raw_hello, unary_stub, until
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ async def test_nor_from_one_that_was_just_started_again(leader: str, tmp_path: P
         await limiter.kill()
         await until(lambda: not client.connected)
         await limiter.start()
+        await leading(limiter, within=60)  # it answers before it has written its state file
         async with raw_stream(limiter.address, pushy()) as welcome:
             assert welcome.recovering
             assert len(welcome.unknown) == 3

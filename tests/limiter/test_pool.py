@@ -165,7 +165,7 @@ async def test_worker_that_leaves_a_child_behind_is_known_to_be_dead() -> None:
 
     async with ExecutionPool(None, num_workers=1, kind="process") as pool:
         with pytest.raises(WorkerDied, match="exited with 7"):
-            await asyncio.wait_for(pool.run(leave), 30)
+            await asyncio.wait_for(pool.run(leave), 60)
 
 
 async def test_worker_that_died_while_idle_is_replaced() -> None:
@@ -313,7 +313,7 @@ def test_blocking_pool_runs_without_asyncio() -> None:
         with pytest.raises(WorkerDied):
             pool.run(os._exit, 3)
         running = pool.submit(time.sleep, 60)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not pool.statistics().running and time.monotonic() < deadline:
             time.sleep(0.01)
         running.cancel()
@@ -336,6 +336,9 @@ async def test_two_pools_share_one_limit(kind: str, tmp_path: Path) -> None:
 
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(descriptor, b"+")
+        deadline = time.monotonic() + 30
+        while b"++" not in log.read_bytes() and time.monotonic() < deadline:  # until another one runs beside it
+            time.sleep(0.002)
         time.sleep(0.02)
         os.write(descriptor, b"-")
         os.close(descriptor)

@@ -13,7 +13,7 @@ TTL = "executor_ttl_s=3"
 async def test_lease_that_nobody_had_bound_leaves_its_place_to_the_one_that_is_asked_instead() -> None:
     order: list[str] = []
     async with (
-        limiter_process(TTL, "buckets.code.max_in_flight=1") as limiter,
+        limiter_process(TTL, "buckets.code.max_in_flight=1", "buckets.code.start_by_s=60") as limiter,
         LimiterClient(limiter.address, unavailable_after=60) as client,
         LimiterClient(limiter.address, unavailable_after=60) as other,
         ExecutorSession(limiter.address, unavailable_after=60) as executor,

@@ -32,7 +32,7 @@ async def raw_session(server: LimiterServer, hello: pb.Hello | None) -> AsyncIte
 
 
 async def read(stream: Stream) -> pb.SessionResponse:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         frame = await stream.read()
     assert isinstance(frame, pb.SessionResponse), await stream.details()
     return frame
@@ -40,7 +40,7 @@ async def read(stream: Stream) -> pb.SessionResponse:
 
 async def refusal(stream: Stream) -> tuple[grpc.StatusCode, str]:
     """Status and sentence with which the server ends a stream; frames before that are skipped."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with contextlib.suppress(grpc.aio.AioRpcError):
             while await stream.read() is not grpc.aio.EOF:
                 continue

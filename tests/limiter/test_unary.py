@@ -140,12 +140,13 @@ async def test_bad_fields_of_a_release_are_named(request_: pb.ReleaseTokenReques
 
 async def test_unary_lease_ends_by_its_ttl_unless_an_executor_binds_it() -> None:
     async with limiter_server(2) as server, unary_stub(server) as stub, ExecutorSession(server.address) as executor:
-        request = pb.AcquireTokenRequest(client_id="me", unbound_ttl_s=0.3)
+        await until(lambda: executor.connected)
+        request = pb.AcquireTokenRequest(client_id="me", unbound_ttl_s=1.0)
         bound = (await stub.AcquireToken(request)).lease
-        await stub.AcquireToken(request)
         assert (await executor.bind(bound)).bound
-        assert server.statistics().held == 2
-        await until(lambda: server.statistics().held == 1)
+        await stub.AcquireToken(request)
+        await until(lambda: server.statistics().bucket().revoked_total == 1)
+        assert (server.statistics().held, server.statistics().bucket().granted_total) == (1, 2)
         answer = await stub.ReleaseToken(pb.ReleaseTokenRequest(lease=bound))
         assert (answer.released, answer.bound) == (False, True)
         executor.release(bound)

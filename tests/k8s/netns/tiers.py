@@ -49,7 +49,7 @@ class Tiers:
         self._stack = stack
         for name in ("limiter", "executor", "client"):
             holder = await self.start("unshare", "--net", "sleep", "infinity")
-            await asyncio.sleep(0.2)  # unshare makes it before it starts the command
+            await _has_own_network(holder.pid)
             self._pids[name] = holder.pid
             self.address[name] = self.bridge.plug(holder.pid)
 
@@ -127,6 +127,18 @@ async def tiers() -> AsyncIterator[Tiers]:
         )  # fmt: skip
         await made.up(f"{made.address['executor']}:50051")
         yield made
+
+
+def _network(pid: int | str) -> Path:
+    return Path(f"/proc/{pid}/ns/net").readlink()
+
+
+async def _has_own_network(pid: int) -> None:
+    """Returns when a process is in another network namespace than this one."""
+    deadline = time.monotonic() + _START_WITHIN_S
+    while _network(pid) == _network("self"):
+        assert time.monotonic() < deadline, "unshare makes no namespace"
+        await asyncio.sleep(0.02)
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:

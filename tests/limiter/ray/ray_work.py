@@ -13,9 +13,13 @@ from limiter.ray import RayLimiter
 
 
 def mark(log: str) -> None:
-    """A function of some length. Its marks tell how many run at once, at most."""
+    """A function of some length: the first one lasts until another runs beside it. Its marks tell how many run at once,
+    at most."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, b"+")
+    deadline = time.monotonic() + 30
+    while b"++" not in Path(log).read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.002)
     time.sleep(0.02)
     os.write(descriptor, b"-")
     os.close(descriptor)
