@@ -316,7 +316,7 @@ class WeightsContract:
                 await waiting
         finally:
             await weighted.resume()
-        task = asyncio.ensure_future(weighted.generate(request(ids, max_new_tokens=LONG)))
+        task = asyncio.ensure_future(weighted.generate(request(ids, max_new_tokens=900)))
         await running(weighted, 1)
         with pytest.raises(EngineUnavailable, match="still ran"):
             await weighted.pause(Interrupt.FINISH, timeout_s=0.1)

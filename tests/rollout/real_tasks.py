@@ -108,15 +108,18 @@ def _sdist(package: str) -> Path:
     if _unreachable:
         pytest.skip(_unreachable[0])
     name = requirement.partition("==")[0]
-    # Only this package as source: what builds its metadata comes as wheels.
-    words = ["download", "--quiet", "--no-deps", "--no-binary", name, "--dest", str(folder), requirement]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
-        )
-        said = done.stderr.strip().rpartition("\n")[2]
-    except subprocess.TimeoutExpired:
-        said = f"no answer within {_DOWNLOAD_S:g} s"
+    with tempfile.TemporaryDirectory(dir=folder) as place:  # another process may look into the folder meanwhile
+        # Only this package as source: what builds its metadata comes as wheels.
+        words = ["download", "--quiet", "--no-deps", "--no-binary", name, "--dest", place, requirement]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
+            )
+            said = done.stderr.strip().rpartition("\n")[2]
+            for archive in Path(place).iterdir():
+                archive.rename(folder / archive.name)
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {_DOWNLOAD_S:g} s"
     if (found := _found(folder, requirement)) is not None:
         return found
     _unreachable.append(f"no source archives: {said}; set FAIRBOX_SDISTS to a folder with {requirement} and its like")

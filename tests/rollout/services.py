@@ -11,6 +11,7 @@ from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 
+_ANSWERS_WITHIN_S = 60.0
 LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
 """Settings of an executor of which nothing needs those packages, which take seconds to load."""
 
@@ -23,13 +24,15 @@ def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:
 async def limiter_status(stack: LocalStack) -> limiter_pb2.GetStatusResponse:
     async with open_channel(stack.ports.limiter_admin) as channel:
         stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        return cast("limiter_pb2.GetStatusResponse", await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5))
+        found = await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=_ANSWERS_WITHIN_S)
+    return cast("limiter_pb2.GetStatusResponse", found)
 
 
 async def executor_status(stack: LocalStack) -> executor_pb2.GetStatusResponse:
     async with open_channel(stack.ports.executor) as channel:
         stub = cast("Any", executor_pb2_grpc.ExecutorServiceStub(channel))
-        return cast("executor_pb2.GetStatusResponse", await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=5))
+        found = await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_ANSWERS_WITHIN_S)
+    return cast("executor_pb2.GetStatusResponse", found)
 
 
 async def nothing_left(stack: LocalStack) -> None:

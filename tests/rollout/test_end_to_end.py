@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from rollout.dump import read_dump
 from rollout.dump_check import check_dump
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.stack import LocalStack, StackPorts
+from tests.rollout.services import limiter_status
 
 ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
@@ -76,7 +78,10 @@ def children_of(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    """Empty: it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
@@ -117,7 +122,11 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
         services = (f"executor={ports.executor}", f"limiter={ports.limiter}")
         process = await started(tmp_path, *services, *FEW)
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
-        await asyncio.sleep(3)
+        granted = (await limiter_status(stack)).buckets[0].granted_total
+        async with asyncio.timeout(200):  # until calls have failed, each in two attempts, and a probe has
+            while (await limiter_status(stack)).buckets[0].granted_total < granted + 5:
+                assert process.returncode is None
+                await asyncio.sleep(0.1)
         assert not (tmp_path / "summary.json").exists()
     async with LocalStack(ports):
         _, errors = await asyncio.wait_for(process.communicate(), 300)
@@ -142,7 +151,7 @@ async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path) -> 
 async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:
     process = await started(tmp_path, "--up", "samples_per_prompt=8", "concurrency=2", SHORT)
     process.send_signal(signal.SIGINT)
-    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 130
     assert b"interrupted; what had ended is in the dump" in errors
     assert b"Traceback" not in errors

@@ -46,8 +46,13 @@ def test_a_dump_that_fills_the_disk_ends_the_run(small_disk: Path, tiny_dir: Pat
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_whose_journal_fills_the_disk_goes_on_when_there_is_room(small_disk: Path, tiny_dir: Path) -> None:
-    out = small_disk / "out"
+def test_a_run_whose_journal_fills_the_disk_goes_on_when_there_is_room(
+    small_disk: Path, tiny_dir: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    # Alone on the disk: of a journal and a dump, either may fill it first.
+    (out / "journal.db").symlink_to(small_disk / "journal.db")
     words = ("--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8")
     done = fairbox("rollout", *words, *FEW)
     assert done.returncode == 1

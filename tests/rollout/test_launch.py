@@ -198,4 +198,4 @@ def test_deaf_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     while not _lines(tmp_path / "pids"):
         time.sleep(0.02)
     keeper._end(process)
-    assert process.returncode == -signal.SIGKILL
+    assert process.wait(30) == -signal.SIGKILL

@@ -20,13 +20,17 @@ MOST_WASTED = 0.06
 
 
 async def test_of_a_group_only_the_failed_sample_is_thrown_away(tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
-    draws, fails_at = random.Random(5), dict[str, int | None]()
+    fails_at, begun = dict[str, int | None](), Counter[int | None]()
     sampled: Counter[str] = Counter()
     """Attempt -> its turns, which are all of one length."""
 
     def script(request: GenerationRequest, turn: int) -> str | Exception:
         attempt = request.trajectory_id
-        if attempt not in fails_at:
+        if attempt not in fails_at:  # its first turn, whose seed all attempts of a sample share
+            sample = request.params.seed
+            begun[sample] += 1
+            # Drawn by sample: in the order of attempts, which is one of time, a sample may fail once too often.
+            draws = random.Random(f"5 {sample} {begun[sample]}")
             fails_at[attempt] = draws.randrange(TURNS) if draws.random() < FAILED else None
         if turn == fails_at[attempt]:
             return EngineUnavailable("the engine is away")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -258,7 +259,9 @@ async def test_trajectories_that_the_service_failed_are_played_again_behind_the_
         results = await played(service, tokenizer, chat, 2)
     assert [(result.masked, result.attempts) for result in results] == [(False, 2)] * 2
     codes = [asked["code"] for asked in service.asked]
-    assert codes[4:8] == ["pass"] * 4, "nothing but probes until one was answered"
+    # The first probe may come before the last of the calls that fail, which are four.
+    behind = Counter(codes[:8]) == {"print(6 * 7)": 4, "pass": 4} and codes[7] == "pass"
+    assert behind, "nothing but probes until one was answered"
 
 
 async def test_a_service_that_refuses_the_probes_program_is_there() -> None:

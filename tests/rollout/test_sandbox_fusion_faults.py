@@ -301,10 +301,10 @@ async def test_without_the_global_limit_a_cancelled_call_keeps_its_worker(monkey
     async with sandbox(runs_on) as service, interpreter_at(service.url, rate_limit=1) as tool:
         call = asyncio.ensure_future(run(tool))
         await until(lambda: service.running == 1, within=30)
+        cancelled_at = asyncio.get_running_loop().time()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        cancelled_at = asyncio.get_running_loop().time()
         assert (await run(tool)).text == "42"
         assert service.at[1] - cancelled_at >= 1.0
         over.set()
