@@ -327,10 +327,13 @@ async def test_slow_engine_is_a_504_and_a_waiting_stream_says_that_it_waits(
         assert gateway.trajectory("t").masked
     turns: list[str | Exception] = ["Hi.", EngineUnavailable("gone")]
     monkeypatch.setattr("rollout.capture.server._KEEP_ALIVE_S", 0.05)
-    slow = scripted(tokenizer, chat, turns, delay_s=0.3)
-    async with slow as (gateway, _), client(gateway) as openai:
+    async with scripted(tokenizer, chat, turns) as (gateway, engine), client(gateway) as openai:
+        await engine.pause()  # until the stream is there
         stream = await openai.chat.completions.create(model="scripted", messages=QUESTION, stream=True)
+        await engine.resume()
         assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "Hi."
+        await engine.pause()
         stream = await openai.chat.completions.create(model="scripted", messages=QUESTION, stream=True)
+        await engine.resume()
         with pytest.raises(APIError, match="the engine is unavailable: gone"):
             _ = [chunk async for chunk in stream]

@@ -239,7 +239,7 @@ async def test_command_serves_a_model_until_it_is_told_to_end(model_dir: Path, t
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(250):
             lines = [await process.stderr.readline() for _ in range(2)]
             url = lines[1].decode().split(" on ")[1].split(" ")[0].replace("/ID/", "/here/")
             body = {"model": model_dir.name, "messages": QUESTION, "max_tokens": 3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sqlite3
 import subprocess
@@ -21,8 +20,33 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(600)
 
 
+DIES = """
+import os, signal, sys
+from rollout.cli import main
+from rollout.dump import DumpWriter
+
+def dies(*given, done=DumpWriter.{method}):
+    done(*given)
+    os.killpg(0, signal.SIGKILL)
+
+DumpWriter.{method} = dies
+sys.exit(main())
+"""
+
+
 def command(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "rollout.cli", "rollout", *words]
+
+
+async def killed(method: str, *words: str) -> None:
+    """Plays a run that is killed behind the first call of a method of its dump."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", DIES.format(method=method), "rollout", *words),
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert await asyncio.wait_for(process.wait(), 200) == -signal.SIGKILL
 
 
 def said(*words: str) -> str:
@@ -41,15 +65,10 @@ def lasting(record: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path: Path, model_dir: Path) -> None:
     """Its dump is there, and empty."""
-    words = command("--up", f"out={tmp_path}", "n=1", "limits.max_turns=1", "limits.max_turn_tokens=8", "resume=true")
-    process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
-    async with asyncio.timeout(200):
-        while not (tmp_path / "1.jsonl").exists():
-            assert process.returncode is None
-            await asyncio.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-    again = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stderr=subprocess.PIPE)
+    words = ("--up", f"out={tmp_path}", "n=1", "limits.max_turns=1", "limits.max_turn_tokens=8", "resume=true")
+    await killed("__enter__", *words)
+    assert (tmp_path / "1.jsonl").read_bytes() == b""
+    again = await asyncio.create_subprocess_exec(*command(*words), cwd=ROOT, stderr=subprocess.PIPE)
     _, errors = await asyncio.wait_for(again.communicate(), 300)
     assert again.returncode == 0, errors.decode()
     assert len(list(read_dump(tmp_path / "1.jsonl"))) == 1
@@ -59,15 +78,7 @@ async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_
     out, dump = tmp_path / "out", tmp_path / "out" / "1.jsonl"
     short = ("limits.max_turns=2", "limits.max_turn_tokens=60")
     words = (f"out={out}", "n=2", "samples_per_prompt=2", "concurrency=2", *short)
-    process = await asyncio.create_subprocess_exec(
-        *command("--up", *words), cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    async with asyncio.timeout(200):
-        while not (dump.exists() and dump.read_bytes().count(b"\n") >= 1):
-            assert process.returncode is None
-            await asyncio.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    await killed("write", "--up", *words)
     before = {record["request_id"]: record for record in read_dump(dump)}
     assert 1 <= len(before) < 4
 

@@ -92,7 +92,8 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip(f"pages are tested in a browser: {_INSTALL}")
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        args = ["--no-sandbox", "--disable-dev-shm-usage"]
+        found = playwright.chromium.launch(executable_path=chromium, args=args, timeout=DEADLINE_MS)
         yield found
         found.close()
 

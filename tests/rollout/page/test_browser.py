@@ -146,6 +146,7 @@ def test_thoughts_are_folded_and_cuts_are_marked(tab: Tab, tmp_path: Path) -> No
 
 def tokens_of(tab: Tab) -> list[tuple[str, str]]:
     """(text, classes) of the tokens that are shown, each once."""
+    tab.page.wait_for_selector(".tokens .here")  # they are laid out when the page knows how wide it is
     script = "nodes => nodes.map(node => [node.dataset.token, node.textContent, node.className])"
     found: dict[str, tuple[str, str]] = {}
     for token, text, classes in tab.page.eval_on_selector_all(".tokens .t[data-token]", script):
@@ -282,7 +283,7 @@ def test_a_call_is_run_again_by_its_line(tab: Tab, tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60 * SLOWNESS,
+            timeout=130 * SLOWNESS,
         )
         for line in lines
     ]

@@ -247,6 +247,7 @@ def test_models_and_ids_of_any_kind_break_nothing(tab: Tab, tmp_path: Path) -> N
     for tokenizer in (None, "smollm2"):
         tab.open(page_of(tmp_path, tokenizer=tokenizer))
         tab.go(view="row", row=len(names), tab="tokens")
+        tab.page.wait_for_selector(".tokens .here")
         assert ("“<”" in tab.text(".token-status")) is (tokenizer is not None)
 
 

@@ -95,8 +95,8 @@ async def test_a_workspace_that_went_meanwhile_is_prepared_again(
     origin, _ = repositories.project(store.folder / "origins" / "gone")
     repositories.commit(origin, "another", {"other.txt": b"other"})
     checkout = await store.make(Want("ada/gone", str(origin)))
+    expired = (await counts(stack)).expired_total
     async with group(tool, "gone", 1, checkout.workspace()) as (member,):
-        expired = (await counts(stack)).expired_total
         async with asyncio.timeout(60):
             while (await counts(stack)).expired_total == expired:
                 await asyncio.sleep(0.1)

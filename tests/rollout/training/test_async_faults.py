@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -213,7 +214,9 @@ async def test_what_is_played_again_keeps_others_from_being_begun(
     assert [attempt for group, attempt in tries[:first] if group < 2].count(2) >= 1
 
 
-async def test_a_run_serves_the_figures_that_the_documentation_names(tiny_dir: Path, tmp_path: Path) -> None:
+async def test_a_run_serves_the_figures_that_the_documentation_names(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
 
@@ -230,10 +233,28 @@ async def test_a_run_serves_the_figures_that_the_documentation_names(tiny_dir: P
                 found.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
         return found
 
-    work = asyncio.ensure_future(finished(run_of(tiny_dir, tmp_path, steps=3, metrics_listen=address)))
+    step, scored = Learner.step, list[str]()
+    told = [threading.Event() for _ in range(4)]  # by steps done, of an update; of the first, with rollouts meanwhile
+
+    async def before(task: Task) -> None:
+        scored.append(task.uid)
+        while len(scored) > 6 and not told[0].is_set():  # those of the first step don't wait
+            await asyncio.sleep(0.005)
+
+    def watched(self: Learner, batch: Any) -> dict[str, float]:
+        assert told[self.steps_done].wait(60)
+        return step(self, batch)
+
+    monkeypatch.setattr(Learner, "step", watched)
+    run = replace(run_of(tiny_dir, tmp_path, steps=3, metrics_listen=address), environment=Hampered(before))
+    work = asyncio.ensure_future(finished(run))
     seen: list[dict[str, dict[str, float]]] = []
     while not work.done():
-        seen += [now] if (now := await asyncio.to_thread(scraped)) else []
+        if now := await asyncio.to_thread(scraped):
+            seen.append(now)
+            done, taken = now["fairbox_training_step"][""], now["fairbox_training_trajectories"][""]
+            if now["fairbox_training_phase"][TrainerPhase.UPDATE] and (done or taken):
+                told[int(done)].set()
         await asyncio.sleep(0.005)
     assert await work
     table = page.partition("\n## Training")[2]

@@ -76,4 +76,5 @@ async def viewer(path: Path, *, size: tuple[int, int] = (80, 24), **options: Any
     async with app.run_test(size=size, notifications=True) as pilot:
         driver = Driver(app, pilot)
         await driver.until(lambda: app.rows.complete or not session.folder.steps)
+        await pilot.pause()  # and until it is laid out
         yield driver

@@ -58,7 +58,8 @@ async def test_the_value_of_an_answer(scored: Scored, name: str, code: str, valu
     if name != "code_pytest":  # which takes long to load
         reward = await scored(name, fenced(code), TRUTHS[name])
         assert (reward.value, reward.parts["passed"], reward.parts["answered"]) == (value, passed, 1.0)
-    continuous = await scored(name, fenced(code), TRUTHS[name], continuous=True, case_parts=True)
+    arguments = {"continuous": True, "case_parts": True, "wall_time_s": 60.0}
+    continuous = await scored(name, fenced(code), TRUTHS[name], **arguments)
     assert continuous.value == continuous.parts["passed"] == passed
     cases = [value for part, value in continuous.parts.items() if part.startswith("case/")]
     assert len(cases) == continuous.parts["cases"]
@@ -206,7 +207,7 @@ async def test_a_checker_has_its_own_time_and_long_outputs_have_room(scored: Sco
 )
 async def test_a_broken_problem_is_not_scored(scored: Scored, name: str, truth: str) -> None:
     with pytest.raises(NotScored) as raised:
-        await scored(name, fenced("def double(x): return x * 2"), truth)
+        await scored(name, fenced("def double(x): return x * 2"), truth, wall_time_s=60.0)
     assert raised.value.cause is Cause.TASK
 
 
