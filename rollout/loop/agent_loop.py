@@ -6,7 +6,7 @@ released whatever happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
@@ -54,6 +54,12 @@ class AgentLoop:
                 "condense.at_tokens is set, but the chat template takes the assistant's calls as data alone, so that a "
                 "conversation can't be given to it anew as the model wrote it"
             )
+
+    def at(self, temperature: float | None) -> AgentLoop:
+        """The same loop, sampling at another temperature; None: at its own."""
+        if temperature is None:
+            return self
+        return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task."""

@@ -6,9 +6,11 @@ from rollout.service.client import (
     RolloutServiceUnavailable,
     RolloutTask,
     StreamedTrajectory,
+    Submission,
     SubmissionRefused,
     TrajectoryStream,
 )
+from rollout.service.requests import problem_digest
 
 __all__ = [
     "RolloutClient",
@@ -16,6 +18,8 @@ __all__ = [
     "RolloutServiceUnavailable",
     "RolloutTask",
     "StreamedTrajectory",
+    "Submission",
     "SubmissionRefused",
     "TrajectoryStream",
+    "problem_digest",
 ]

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -35,12 +35,11 @@ from rollout.journal import Durability, RunJournal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.runner import RunnerStatistics
 from rollout.loop.scoring import Scoring
-from rollout.loop.task import Task
 from rollout.rewards import RewardServices
 from rollout.service.book import Place, TrajectoryBook
 from rollout.service.config import ServiceConfig
 from rollout.service.engine import EngineControl
-from rollout.service.requests import digests, messages_of
+from rollout.service.requests import ProblemSet, messages_of
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
@@ -70,9 +69,9 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
             store = await stack.enter_async_context(TrajectoryStore(Path(config.out), Durability(config.journal)))
             journal = await stack.enter_async_context(open_own_journal(config, settings, store))
             loop = await stack.enter_async_context(open_own_loop(config, environment, journal))
-        problems = list(environment.tasks())
+        tasks = list(environment.tasks())
         longest = longest_context(config, loop.engine.max_model_tokens)
-        check_prompts(problems, loop.chat, loop.tools.schemas, longest=longest)
+        check_prompts(tasks, loop.chat, loop.tools.schemas, longest=longest)
         scoring = Scoring(
             environment.score,
             timeout_s=config.score_timeout_s,
@@ -81,15 +80,16 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
             journal=journal,
         )
         book = TrajectoryBook(concurrency=config.concurrency, max_trajectories=config.max_trajectories)
-        player = player_of(config, loop, scoring, problems)
-        control = await stack.enter_async_context(open_control(config, loop))
+        player = player_of(config, loop, scoring, ProblemSet(tasks))
+        control = await stack.enter_async_context(open_control(config, loop, store))
         trajectories = await stack.enter_async_context(Trajectories(store, book, player))
         service = RolloutService(
             trajectories,
-            problems=player.digests,
+            problems=player.problems,
             check_prompt=partial(refused, loop, longest),
+            check_temperature=partial(check_temperature, config),
             engine=control,
-            status=partial(status, config, loop, len(problems), trajectories, security, time.monotonic()),
+            status=partial(status, config, loop, len(tasks), trajectories, security, time.monotonic()),
         )
 
         def collect() -> Iterator[Metric]:
@@ -152,21 +152,22 @@ async def open_own_loop(
 
 
 @contextlib.asynccontextmanager
-async def open_control(config: ServiceConfig, loop: AgentLoop) -> AsyncIterator[EngineControl | None]:
+async def open_control(
+    config: ServiceConfig, loop: AgentLoop, store: TrajectoryStore
+) -> AsyncIterator[EngineControl | None]:
     """The weights and pauses of the engine; None for one that takes no weights."""
     if config.engine.kind not in TAKE_WEIGHTS:
         yield None
         return
-    async with EngineControl(cast("WeightedEngine", loop.engine)) as control:
+    async with EngineControl(cast("WeightedEngine", loop.engine), store) as control:
         yield control
 
 
-def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: Sequence[Task]) -> Player:
+def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: ProblemSet) -> Player:
     """Parts that a trajectory is played with."""
     assert loop.journal is not None
     record = partial(record_of, step=config.step, model=loop.engine.model_name, decode=loop.chat.decode_plain)
-    known, retries, seed = digests(problems), config.infra_retries, config.sampling.seed
-    return Player(loop, scoring, problems, known, record, loop.journal, retries, seed)
+    return Player(loop.at, scoring, problems, record, loop.journal, config.infra_retries, config.sampling.seed)
 
 
 def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
@@ -177,6 +178,11 @@ def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
     except ChatTemplateError as error:
         return f"is refused by the chat template: {error}"
     return None if length < longest else f"has {length} tokens, which leaves none of {longest} to answer"
+
+
+def check_temperature(config: ServiceConfig, temperature: float) -> None:
+    """Raises FieldErrors for a temperature at which the engine's logprobs would not be exact."""
+    config.engine.check_sampling(dataclasses.replace(config.sampling.params(), temperature=temperature))
 
 
 def progress(trajectories: Trajectories, scoring: Scoring) -> RunnerStatistics:
@@ -213,6 +219,7 @@ def status(
         problems=problems,
         model=loop.engine.model_name,
         weight_version=getattr(loop.engine, "weight_version", ""),
+        engine_busy_s=loop.engine.statistics().busy_s,
         concurrency=config.concurrency,
         max_trajectories=config.max_trajectories,
         ended_total=totals.ended,

@@ -60,7 +60,7 @@ class SubmissionRefused(RolloutServiceError):
 
 @dataclass(frozen=True, slots=True)
 class RolloutTask:
-    """One trajectory: either a problem of the service's environment, or messages of one's own."""
+    """One trajectory: a problem of the service's environment, by number or digest, or messages of one's own."""
 
     id: str
     """By which it is safe to submit it again: 1 to 128 characters of visible ASCII."""
@@ -68,6 +68,8 @@ class RolloutTask:
     """Number of the problem, from 0."""
     messages: Sequence[Mapping[str, str]] = ()
     """`role` and `content` of each."""
+    problem_digest: bytes = b""
+    """Digest of the problem (`problem_digest`), for whoever has the same data."""
     group: str = ""
     """Trajectories of one task, for advantages that compare within it; empty: the id."""
     ground_truth: str = ""
@@ -76,10 +78,14 @@ class RolloutTask:
     """With `messages`: where it comes from."""
     seed: int | None = None
     """Makes its sampling repeatable; None: one made from the service's own."""
+    temperature: float | None = None
+    """Temperature of its sampling, 0 to 10; None: the service's own."""
 
     def __post_init__(self) -> None:
-        if (self.problem is None) is not bool(self.messages):
-            raise FieldErrors([FieldError("problem", "or messages must be set, and not both")])
+        if (self.problem is not None) + bool(self.messages) + bool(self.problem_digest) != 1:
+            raise FieldErrors(
+                [FieldError("problem", "or problem_digest or messages must be set, and one of them alone")]
+            )
 
     def message(self) -> pb.TrajectoryTask:
         """As it is sent."""
@@ -89,12 +95,25 @@ class RolloutTask:
             ground_truth=self.ground_truth,
             data_source=self.data_source,
             seed=self.seed,
+            temperature=self.temperature,
         )
         if self.problem is not None:
             message.problem = self.problem
+        if self.problem_digest:
+            message.problem_digest = self.problem_digest
         for each in self.messages:
             message.prompt.messages.add(role=each["role"], content=each["content"])
         return message
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An answer to `submit`."""
+
+    accepted: int
+    """Number of those that were not there before."""
+    gone: tuple[str, ...] = ()
+    """Ids that were acknowledged or cancelled before: nothing comes for them any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +160,12 @@ class RolloutClient:
         if channel is not None:
             await channel.close()
 
-    async def submit(self, tasks: Sequence[RolloutTask]) -> int:
-        """Keeps up to 1,000 of them, all or none; how many are new. Raises SubmissionRefused when there is no room."""
+    async def submit(self, tasks: Sequence[RolloutTask]) -> Submission:
+        """Keeps up to 1,000 of them, all or none. Raises SubmissionRefused when there is no room."""
         request = pb.SubmitTrajectoriesRequest(tasks=[task.message() for task in tasks], tenant=self._tenant)
         # Again is safe: those that were taken are known by their ids.
         response = await self._asked(lambda: self._stub.SubmitTrajectories(request, timeout=_CALL_S))
-        return response.accepted
+        return Submission(response.accepted, tuple(response.gone))
 
     def stream(self, *, max_unacknowledged: int = 64) -> TrajectoryStream:
         """Trajectories that have ended, as they end; see `TrajectoryStream`. At most so many are sent that were not

@@ -1,7 +1,7 @@
 """The engine as trainers move it: other weights, and pauses.
 
 Invariants: one change at a time; a pause ends when its time is over, whatever became of who asked for it, and when the
-block is left.
+block is left; a process that was started again has the weights that its engine was given last, if they are there still.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fairbox.errors import FieldErrors
 from rollout.cleanup import to_its_end
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.weights import DiskWeights, WeightedEngine
+from rollout.service.store import PushedWeights, TrajectoryStore
 
 _AGAIN_S = 1.0
 """Between attempts to let an engine go on that does not answer."""
@@ -23,10 +25,11 @@ _LOG = logging.getLogger("fairbox.rollout")
 
 
 class EngineControl:
-    """`async with EngineControl(engine) as control`. An engine that an earlier process left paused goes on."""
+    """`async with EngineControl(engine, store) as control`. An engine that an earlier process left paused goes on."""
 
-    def __init__(self, engine: WeightedEngine) -> None:
+    def __init__(self, engine: WeightedEngine, store: TrajectoryStore) -> None:
         self._engine = engine
+        self._store = store
         self._changing = asyncio.Lock()
         self._until: float | None = None
         """End of the pause, in the loop's time."""
@@ -36,6 +39,7 @@ class EngineControl:
     async def __aenter__(self) -> Self:
         with contextlib.suppress(EngineUnavailable):  # one that does not answer yet has not begun
             await self._engine.resume()
+        await self._restore()
         self._keeper = asyncio.create_task(self._keep(), name="pauses")
         return self
 
@@ -54,9 +58,10 @@ class EngineControl:
         return 0.0 if self._until is None else max(self._until - asyncio.get_running_loop().time(), 0.0)
 
     async def update(self, folder: Path, version: str) -> None:
-        """Other weights; a paused engine stays paused. Raises FieldErrors and EngineUnavailable."""
+        """Other weights; a paused engine stays paused. Raises FieldErrors, EngineUnavailable and JournalError."""
         async with self._changing:
             await self._engine.update_weights(DiskWeights(folder), version=version)
+            await self._store.keep_weights(PushedWeights(str(folder), version))
 
     async def pause(self, seconds: float) -> None:
         """Returns when no turn is sampled. A pause that there is ends so many seconds from now. Raises
@@ -72,6 +77,17 @@ class EngineControl:
         async with self._changing:
             await self._engine.resume()
             self._until = None
+
+    async def _restore(self) -> None:
+        """Gives the engine what it was given last. Where that can't be, each id says which weights sampled it."""
+        kept = await self._store.weights()
+        if kept is None or kept.version == self._engine.weight_version:
+            return
+        try:
+            await self._engine.update_weights(DiskWeights(Path(kept.folder)), version=kept.version)
+        except (FieldErrors, EngineUnavailable) as error:
+            has = self._engine.weight_version
+            _LOG.warning("weights %r can't be restored, the engine has %r: %s", kept.version, has, error)
 
     async def _end(self) -> None:
         try:

@@ -27,23 +27,51 @@ UNACKNOWLEDGED = 64
 _LONGEST_TEXT = 1 << 20
 """Characters."""
 _LONGEST_SEED = 2**63 - 1
+MAX_TEMPERATURE = 10
+"""As the setting `sampling.temperature` has it."""
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def digests(problems: Sequence[Task]) -> list[bytes]:
-    """Digests of an environment's problems, by which others in their places are noticed."""
-    return [_digest(json.dumps([[*map(dict, each.messages)], each.ground_truth]).encode()) for each in problems]
+def problem_digest(problem: Task) -> bytes:
+    """The digest of a problem, by which it is asked for, and by which another one in its place is noticed."""
+    return _digest(json.dumps([[*map(dict, problem.messages)], problem.ground_truth]).encode())
 
 
-def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: Sequence[bytes]) -> list[Submitted]:
-    """The tasks as they are kept. `problems` are `digests`. Raises FieldErrors."""
+class ProblemSet:
+    """The problems of an environment, by number and by digest. Of those with one digest the first is meant."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self._digests = [problem_digest(each) for each in tasks]
+        self._numbers = {digest: number for number, digest in reversed([*enumerate(self._digests)])}
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def number(self, task: pb.TrajectoryTask) -> int | None:
+        """The number of the problem that a task names; None: there is none, or it names none."""
+        match task.WhichOneof("task"):
+            case "problem":
+                return task.problem if task.problem < len(self.tasks) else None
+            case "problem_digest":
+                return self._numbers.get(task.problem_digest)
+        return None
+
+    def digest(self, task: pb.TrajectoryTask) -> bytes:
+        """The digest of the problem that a task names; empty: there is none, or it names none."""
+        number = self.number(task)
+        return b"" if number is None else self._digests[number]
+
+
+def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: ProblemSet) -> list[Submitted]:
+    """The tasks as they are kept. Raises FieldErrors."""
     fields = Fields()
     if not 1 <= len(tasks) <= MAX_TASKS:
         fields.refuse("tasks", f"has {len(tasks)} entries, must have 1 to {MAX_TASKS}")
     seen: dict[str, int] = {}
     for number, task in enumerate(tasks[:MAX_TASKS]):
         where = f"tasks[{number}]"
-        _check_task(fields, where, task, len(problems))
+        _check_task(fields, where, task, problems)
         if task.id in seen:
             fields.refuse(f"{where}.id", f"is {task.id[:40]!r}, which tasks[{seen[task.id]}] has too")
         seen.setdefault(task.id, number)
@@ -51,24 +79,31 @@ def checked(tasks: Sequence[pb.TrajectoryTask], *, problems: Sequence[bytes]) ->
     return [submitted(task, problems) for task in tasks]
 
 
-def _check_task(fields: Fields, where: str, task: pb.TrajectoryTask, problems: int) -> None:
+def _check_task(fields: Fields, where: str, task: pb.TrajectoryTask, problems: ProblemSet) -> None:
     fields.identifier(f"{where}.id", task.id)
     fields.text(f"{where}.group", task.group, longest=128)
     fields.text(f"{where}.data_source", task.data_source, longest=128)
     fields.text(f"{where}.ground_truth", task.ground_truth, longest=_LONGEST_TEXT)
     if task.seed > _LONGEST_SEED:
         fields.refuse(f"{where}.seed", f"is {task.seed}, must be at most {_LONGEST_SEED}")
+    if not 0 <= task.temperature <= MAX_TEMPERATURE:
+        fields.refuse(f"{where}.temperature", f"is {task.temperature:g}, must be from 0 to {MAX_TEMPERATURE}")
     match task.WhichOneof("task"):
         case "problem":
-            if task.problem >= problems:
-                fields.refuse(f"{where}.problem", f"is {task.problem}, must be below {problems}")
-            for name in ("ground_truth", "data_source"):
-                if getattr(task, name):
-                    fields.refuse(f"{where}.{name}", "is set beside problem, which has its own")
+            if problems.number(task) is None:
+                fields.refuse(f"{where}.problem", f"is {task.problem}, must be below {len(problems)}")
+        case "problem_digest":
+            if problems.number(task) is None:
+                given = task.problem_digest[:4].hex()
+                fields.refuse(f"{where}.problem_digest", f"is {given}..., which no problem of this service's data has")
         case "prompt":
             _check_prompt(fields, f"{where}.prompt.messages", task.prompt)
         case _:
-            fields.refuse(where, "has neither problem nor prompt, must have one of them")
+            fields.refuse(where, "has neither problem, problem_digest nor prompt, must have one of them")
+    if task.WhichOneof("task") != "prompt":
+        for name in ("ground_truth", "data_source"):
+            if getattr(task, name):
+                fields.refuse(f"{where}.{name}", "is set beside a problem, which has its own")
 
 
 def _check_prompt(fields: Fields, where: str, prompt: pb.Prompt) -> None:
@@ -81,22 +116,21 @@ def _check_prompt(fields: Fields, where: str, prompt: pb.Prompt) -> None:
         fields.text(f"{where}[{number}].content", message.content, longest=_LONGEST_TEXT)
 
 
-def submitted(task: pb.TrajectoryTask, problems: Sequence[bytes]) -> Submitted:
+def submitted(task: pb.TrajectoryTask, problems: ProblemSet) -> Submitted:
     """The task as it is kept. Its digest is also that of its problem."""
     data = task.SerializeToString(deterministic=True)
-    own = problems[task.problem : task.problem + 1] if task.WhichOneof("task") == "problem" else ()
-    return Submitted(task.id, _digest(data, *own), data)
+    return Submitted(task.id, _digest(data, problems.digest(task)), data)
 
 
 def _digest(*parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def task_of(message: pb.TrajectoryTask, problems: Sequence[Task]) -> Task:
+def task_of(message: pb.TrajectoryTask, problems: ProblemSet) -> Task:
     """The task to be played."""
-    group = message.group or message.id
-    if message.WhichOneof("task") == "problem":
-        return replace(problems[message.problem], uid=group)
+    group, number = message.group or message.id, problems.number(message)
+    if number is not None:
+        return replace(problems.tasks[number], uid=group)
     return Task(
         uid=group,
         messages=messages_of(message.prompt),

@@ -22,7 +22,7 @@ from rollout.engines.base import EngineUnavailable
 from rollout.journal import JournalError
 from rollout.service.book import BookFull
 from rollout.service.engine import EngineControl
-from rollout.service.requests import check_ids, check_tenant, checked, unacknowledged
+from rollout.service.requests import ProblemSet, check_ids, check_tenant, checked, unacknowledged
 from rollout.service.store import IdReused
 from rollout.service.trajectories import Trajectories
 from rollout.v1 import rollout_pb2 as pb
@@ -41,7 +41,7 @@ ACCESS: Mapping[str, frozenset[Role]] = {
 _OPEN_WITHIN_S = 10.0
 """A stream that says nothing for so long is closed: it holds a slot of the server."""
 _LOOK_EVERY_S = 1.0
-"""Least seconds between two look-ups of a stream's token, and only when a request comes."""
+"""Seconds between two look-ups of a stream's token."""
 _FULL_RETRY_S = 5.0
 """After so long a refused trainer may have acknowledged some, or others may have ended."""
 _LONGEST_PATH = 4096
@@ -59,20 +59,23 @@ CheckPrompt = Callable[[pb.Prompt], str | None]
 
 
 class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
-    """The public service. `problems` are digests; `engine` None: it takes no weights and can't be paused."""
+    """The public service. `check_temperature` raises FieldErrors for one at which the engine's logprobs are not exact;
+    `engine` None: it takes no weights and can't be paused."""
 
     def __init__(
         self,
         trajectories: Trajectories,
         *,
-        problems: Sequence[bytes],
+        problems: ProblemSet,
         check_prompt: CheckPrompt,
+        check_temperature: Callable[[float], None],
         engine: EngineControl | None,
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._trajectories = trajectories
         self._problems = problems
         self._check_prompt = check_prompt
+        self._check_temperature = check_temperature
         self._engine = engine
         self._status = status
 
@@ -83,8 +86,8 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         tenant = await _tenant(context, request.tenant)
         try:
             tasks = await check_apart(lambda: checked(request.tasks, problems=self._problems))
-            await self._check_prompts(request.tasks)
-            accepted = await self._trajectories.submit(tenant, tasks)
+            await self._check_sampled(request.tasks)
+            accepted, gone = await self._trajectories.submit(tenant, tasks)
         except FieldErrors as errors:
             await abort_fields(context, errors)
         except IdReused as reused:
@@ -94,7 +97,7 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
             await abort_exhausted(context, str(full), retry_after_s=_FULL_RETRY_S, subject=full.subject)
         except JournalError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        return pb.SubmitTrajectoriesResponse(accepted=accepted, known=len(request.tasks) - accepted)
+        return pb.SubmitTrajectoriesResponse(accepted=accepted, known=len(request.tasks) - accepted, gone=gone)
 
     async def StreamTrajectories(  # type: ignore[override]
         self, request_iterator: object, context: Context
@@ -115,12 +118,16 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         async with aclosing(self._trajectories.stream(tenant, most)) as stream:
             sending = asyncio.create_task(_send(stream, context))
             reading = asyncio.create_task(self._read(tenant, context))
+            permitted = asyncio.create_task(_permitted())
+            tasks = (sending, reading, permitted)
             try:
-                await asyncio.wait([sending, reading], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (sending, reading):
+                for task in tasks:
                     task.cancel()
-                await asyncio.wait([sending, reading])
+                await asyncio.wait(tasks)
+        if not permitted.cancelled():
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this stream is not good any more")
         await self._ended(sending, reading, context)
 
     async def CancelTrajectories(
@@ -186,12 +193,17 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
                 await move(self._engine)
             except FieldErrors as errors:
                 await abort_fields(context, errors)
-            except EngineUnavailable as error:
+            except (EngineUnavailable, JournalError) as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
-    async def _check_prompts(self, tasks: Sequence[pb.TrajectoryTask]) -> None:
-        """Raises FieldErrors for the first prompt that can't be played. A long one is read in a thread."""
+    async def _check_sampled(self, tasks: Sequence[pb.TrajectoryTask]) -> None:
+        """Raises FieldErrors for the first task that can't be sampled. A long prompt is read in a thread."""
         for number, task in enumerate(tasks):
+            if task.HasField("temperature"):
+                try:
+                    self._check_temperature(task.temperature)
+                except FieldErrors as errors:
+                    raise FieldErrors([FieldError(f"tasks[{number}].temperature", errors.errors[0].problem)]) from None
             if task.WhichOneof("task") == "prompt":
                 problem = await read_apart(task.prompt.ByteSize(), partial(self._check_prompt, task.prompt))
                 if problem is not None:
@@ -199,14 +211,8 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
                 await asyncio.sleep(0)  # others have their turn between two prompts
 
     async def _read(self, tenant: str, context: Context) -> None:
-        """Takes acknowledgements until the client says no more. Raises FieldErrors, JournalError and TokenGone."""
-        clock = asyncio.get_running_loop().time
-        looked = clock()
+        """Takes acknowledgements until the client says no more. Raises FieldErrors and JournalError."""
         while (request := await _request(context)) is not None:
-            if clock() - looked >= _LOOK_EVERY_S:
-                looked = clock()
-                if not still_permitted():
-                    raise TokenGone
             if request.WhichOneof("request") != "acknowledge":
                 raise FieldErrors([FieldError("acknowledge", "is not set in a request behind the first")])
             check_ids(request.acknowledge.ids, least=0)
@@ -217,18 +223,12 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
         broken, error = (None if task.cancelled() else task.exception() for task in (sending, reading))
         if isinstance(error, FieldErrors):
             await abort_fields(context, error)
-        if isinstance(error, TokenGone):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this stream is not good any more")
         if self._trajectories.failed.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this process ends")
         if (problem := error or broken) is not None:
             raise problem
         if reading.cancelled():
             await context.abort(grpc.StatusCode.ABORTED, "another stream of this tenant took the place of this one")
-
-
-class TokenGone(Exception):
-    """The token with which a stream was opened is not good any more."""
 
 
 async def _tenant(context: Context, given: str) -> str:
@@ -247,6 +247,14 @@ async def _request(context: Context) -> pb.StreamTrajectoriesRequest | None:
     """The next one of a stream; None: there is none. Raises FieldErrors."""
     data = await context.read()
     return await parse_apart(pb.StreamTrajectoriesRequest, data) if isinstance(data, bytes) else None
+
+
+async def _permitted() -> None:
+    """Returns when the token with which the stream was opened is not good any more."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        if not still_permitted():
+            return
 
 
 async def _send(stream: AsyncIterator[bytes], context: Context) -> None:

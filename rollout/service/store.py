@@ -59,6 +59,14 @@ class IdReused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class PushedWeights:
+    """Weights that a trainer gave the engine."""
+
+    folder: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """A task as it is to be kept."""
 
@@ -102,8 +110,8 @@ class TrajectoryStore:
         in which it did."""
         return await self._run(_entries)
 
-    async def unknown(self, tenant: str, tasks: Sequence[Submitted]) -> list[Submitted]:
-        """Tasks whose ids are not known. Raises IdReused."""
+    async def unknown(self, tenant: str, tasks: Sequence[Submitted]) -> tuple[list[Submitted], list[str]]:
+        """Tasks whose ids are not known, and ids of which nothing is left. Raises IdReused."""
         return await self._run(partial(_unknown, tenant=tenant, tasks=tasks))
 
     async def add(self, tenant: str, tasks: Sequence[Submitted]) -> list[BookEntry]:
@@ -129,6 +137,14 @@ class TrajectoryStore:
         if self._forgotten * _PRUNED >= self._known_ids:
             self._forgotten = 0
             await self._run(partial(_prune, known_ids=self._known_ids))
+
+    async def weights(self) -> PushedWeights | None:
+        """The weights that the engine was given last; None: it never was."""
+        return await self._run(_weights)
+
+    async def keep_weights(self, weights: PushedWeights) -> None:
+        """Keeps where the engine's weights are, in place of those before."""
+        await self._run(partial(_keep_weights, weights=weights))
 
     async def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
@@ -161,23 +177,28 @@ def _entries(connection: sqlite3.Connection) -> list[BookEntry]:
     return [BookEntry(number, tenant, name, Place(state)) for number, tenant, name, state in [*waiting, *ended]]
 
 
-def _unknown(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]) -> list[Submitted]:
-    new, reused = [], []
+def _unknown(
+    connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]
+) -> tuple[list[Submitted], list[str]]:
+    new, gone, reused = [], [], []
     for task in tasks:
         row = connection.execute(
-            "SELECT digest FROM trajectories WHERE tenant = ? AND id = ?", (tenant, task.id)
+            "SELECT digest, state FROM trajectories WHERE tenant = ? AND id = ?", (tenant, task.id)
         ).fetchone()
         if row is None:
             new.append(task)
         elif row[0] != task.digest:
             reused.append(task.id)
+        elif row[1] == _GONE:
+            gone.append(task.id)
     if reused:
         raise IdReused(reused)
-    return new
+    return new, gone
 
 
 def _add(connection: sqlite3.Connection, *, tenant: str, tasks: Sequence[Submitted]) -> list[BookEntry]:
-    new, found = _unknown(connection, tenant=tenant, tasks=tasks), []
+    new, _ = _unknown(connection, tenant=tenant, tasks=tasks)
+    found: list[BookEntry] = []
     connection.execute("BEGIN")
     for task in new:
         insert = "INSERT INTO trajectories (tenant, id, digest, state, task) VALUES (?, ?, ?, ?, ?)"
@@ -213,6 +234,17 @@ def _forget(connection: sqlite3.Connection, *, numbers: Sequence[int]) -> None:
         "UPDATE trajectories SET state = ?, task = NULL, ending = NULL, result = NULL WHERE number = ?",
         [(_GONE, number) for number in numbers],
     )
+
+
+def _weights(connection: sqlite3.Connection) -> PushedWeights | None:
+    kept = dict(connection.execute("SELECT name, value FROM about WHERE name LIKE 'weights.%'"))
+    return PushedWeights(kept["weights.folder"], kept["weights.version"]) if kept else None
+
+
+def _keep_weights(connection: sqlite3.Connection, *, weights: PushedWeights) -> None:
+    connection.execute("BEGIN")
+    kept = {"weights.folder": weights.folder, "weights.version": weights.version}
+    connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", kept.items())
 
 
 def _prune(connection: sqlite3.Connection, *, known_ids: int) -> None:

@@ -26,7 +26,7 @@ from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.service.book import BookEntry, Delivery, TenantCounts, TrajectoryBook
 from rollout.service.messages import trajectory_message
-from rollout.service.requests import submitted, task_of
+from rollout.service.requests import ProblemSet, submitted, task_of
 from rollout.service.store import Submitted, TrajectoryStore
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
@@ -44,11 +44,10 @@ Record = Callable[[TrajectoryResult, Task], dict[str, Any]]
 class Player:
     """Parts that a trajectory is played with."""
 
-    loop: Loop
+    at: Callable[[float | None], Loop]
+    """The loop, at a temperature or at its own."""
     scoring: Scoring
-    problems: Sequence[Task]
-    digests: Sequence[bytes]
-    """Digests of the problems."""
+    problems: ProblemSet
     record: Record
     journal: RunJournal
     retries: int
@@ -108,17 +107,18 @@ class Trajectories:
         """Counts of each tenant that has trajectories here."""
         return self._book.counts()
 
-    async def submit(self, tenant: str, tasks: Sequence[Submitted]) -> int:
-        """Keeps tasks, all or none; how many are new. Raises BookFull, IdReused and JournalError."""
+    async def submit(self, tenant: str, tasks: Sequence[Submitted]) -> tuple[int, list[str]]:
+        """Keeps tasks, all or none; how many are new, and ids of which nothing is left. Raises BookFull, IdReused and
+        JournalError."""
         with self._kept():
-            new = await self._store.unknown(tenant, tasks)
+            new, gone = await self._store.unknown(tenant, tasks)
         self._book.reserve(tenant, len(new))
         entries: list[BookEntry] = []
         try:
             await self._to_its_end(self._add(tenant, new, entries))
         finally:
             self._book.release(tenant, len(new))
-        return len(entries)
+        return len(entries), gone
 
     async def acknowledge(self, tenant: str, ids: Sequence[str]) -> None:
         """Lets go of results that their trainer has. Raises JournalError."""
@@ -193,17 +193,18 @@ class Trajectories:
     async def _played(self, entry: BookEntry, kept: Submitted) -> tuple[Task, TrajectoryResult]:
         """The task, and its trajectory. Raises nothing but cancellation and JournalError."""
         message = pb.TrajectoryTask.FromString(kept.task)
-        if submitted(message, self._player.digests).digest != kept.digest:
+        if submitted(message, self._player.problems).digest != kept.digest:
             task = Task(message.group or message.id, (), "", "", f"trajectory {message.id}")
-            why = f"the data have another problem {message.problem} than when it was submitted, or none"
+            why = "the data have another problem in the place of this one than when it was submitted, or none"
             return task, _lost(entry, task, why)
         task, attempt = task_of(message, self._player.problems), 1
         seed = derived_seed(self._player.seed, "trajectory", entry.number)
         if message.HasField("seed"):
             seed = message.seed
+        loop = self._player.at(message.temperature if message.HasField("temperature") else None)
         while True:
             try:
-                result = await self._player.loop.run(task, index=entry.number, seed=seed, attempt=attempt)
+                result = await loop.run(task, index=entry.number, seed=seed, attempt=attempt)
                 result = await self._player.scoring.scored(task, result)
             except JournalError:
                 raise

@@ -80,9 +80,11 @@ class TrajectoryTask(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
     PROMPT_FIELD_NUMBER: builtins.int
+    PROBLEM_DIGEST_FIELD_NUMBER: builtins.int
     GROUND_TRUTH_FIELD_NUMBER: builtins.int
     DATA_SOURCE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
     id: builtins.str
     """The trainer's own name for it, by which it is safe to submit it again: 1 to 128 characters of visible ASCII, once for each
     tenant. It is remembered after the trajectory was acknowledged, for at least the last 200,000 of them.
@@ -91,12 +93,18 @@ class TrajectoryTask(google.protobuf.message.Message):
     """Group of trajectories of one task, for advantages that compare within it. At most 128 characters. Empty: the id."""
     problem: builtins.int
     """A problem of the service's environment, counted from 0."""
+    problem_digest: builtins.bytes
+    """A problem of the service's environment by its digest, for trainers with the same data: SHA-256 over the JSON of an array
+    of its messages and its right answer, which `rollout.service.problem_digest` makes. 32 bytes.
+    """
     ground_truth: builtins.str
     """With `prompt`: the right answer, as the environment's data have it. At most 1 MiB."""
     data_source: builtins.str
     """With `prompt`: where it comes from, for rewards that differ by source. At most 128 characters."""
     seed: builtins.int
     """Makes its sampling repeatable, up to 2^63 - 1. Unset: one made from the service's own seed."""
+    temperature: builtins.float
+    """Temperature of its sampling, from 0, which is greedy, to 10. Unset: the service's own."""
     @property
     def prompt(self) -> global___Prompt:
         """A prompt that is in no data of the service. The environment scores it by `ground_truth`; tools get no options."""
@@ -108,16 +116,20 @@ class TrajectoryTask(google.protobuf.message.Message):
         group: builtins.str = ...,
         problem: builtins.int = ...,
         prompt: global___Prompt | None = ...,
+        problem_digest: builtins.bytes = ...,
         ground_truth: builtins.str = ...,
         data_source: builtins.str = ...,
         seed: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "problem", b"problem", "prompt", b"prompt", "seed", b"seed", "task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "data_source", b"data_source", "ground_truth", b"ground_truth", "group", b"group", "id", b"id", "problem", b"problem", "prompt", b"prompt", "seed", b"seed", "task", b"task"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "data_source", b"data_source", "ground_truth", b"ground_truth", "group", b"group", "id", b"id", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["problem", "prompt"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["problem", "prompt", "problem_digest"] | None: ...
 
 global___TrajectoryTask = TrajectoryTask
 
@@ -153,17 +165,23 @@ class SubmitTrajectoriesResponse(google.protobuf.message.Message):
 
     ACCEPTED_FIELD_NUMBER: builtins.int
     KNOWN_FIELD_NUMBER: builtins.int
+    GONE_FIELD_NUMBER: builtins.int
     accepted: builtins.int
     """Those that were not here before."""
     known: builtins.int
     """Those that had been submitted before, wherever they are by now. Nothing was done about them."""
+    @property
+    def gone(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of those known ones that were acknowledged or cancelled: nothing comes for them any more."""
+
     def __init__(
         self,
         *,
         accepted: builtins.int = ...,
         known: builtins.int = ...,
+        gone: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "known", b"known"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "gone", b"gone", "known", b"known"]) -> None: ...
 
 global___SubmitTrajectoriesResponse = SubmitTrajectoriesResponse
 
@@ -533,6 +551,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     RESUMED_TOTAL_FIELD_NUMBER: builtins.int
     SECURITY_FIELD_NUMBER: builtins.int
     PAUSED_S_FIELD_NUMBER: builtins.int
+    ENGINE_BUSY_S_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     uptime_s: builtins.float
@@ -563,6 +582,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     """Trajectories that were under way when this process began, with which it went on."""
     paused_s: builtins.float
     """Seconds until the engine's pause is over. 0: it is not paused."""
+    engine_busy_s: builtins.float
+    """Seconds in which the engine sampled, since the start of this process."""
     @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantTrajectories]:
         """Tenants that have trajectories here, by name; a token of a tenant sees that one alone."""
@@ -591,9 +612,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         resumed_total: builtins.int = ...,
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
         paused_s: builtins.float = ...,
+        engine_busy_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "paused_s", b"paused_s", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "engine_busy_s", b"engine_busy_s", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "paused_s", b"paused_s", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -87,7 +87,8 @@ class RolloutServiceServicer(object):
     def UpdateWeights(self, request, context):
         """Gives the engine other weights, from a folder on the machines that serve. Turns in flight go on or end as the setting
         engine.interrupt says; each id's version is in `TokenRow`. Needs the role admin, because all tenants share the engine.
-        After a restart of this service its engine has the weights that it was started with, as `GetStatus` says.
+        A service that was started again gives its engine these weights again, if their folder is there still; `GetStatus` says
+        which it has.
         Errors: FAILED_PRECONDITION for an engine that takes none, UNAVAILABLE where it could not load them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

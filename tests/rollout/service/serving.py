@@ -29,7 +29,7 @@ from rollout.service import RolloutClient, store
 from rollout.service.app import refused
 from rollout.service.book import TrajectoryBook
 from rollout.service.engine import EngineControl
-from rollout.service.requests import digests
+from rollout.service.requests import ProblemSet
 from rollout.service.service import ACCESS, SERVICE_NAME, RolloutService
 from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
@@ -141,15 +141,16 @@ class Tier:
             scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)
             record = partial(record_of, step=1, model=engine.model_name, decode=self.chat.decode_plain)
             book = TrajectoryBook(concurrency=concurrency, max_trajectories=max_trajectories)
-            player = Player(loop, scoring, self.problems, digests(self.problems), record, journal, retries, 7)
+            player = Player(loop.at, scoring, ProblemSet(self.problems), record, journal, retries, 7)
             guards = ServerSecurity(security or ServerSecuritySettings())
             guard = guards.port(ACCESS, needs=Role.CLIENT, setting="listen")
 
-            async with EngineControl(engine) as control, Trajectories(kept, book, player) as trajectories:
+            async with EngineControl(engine, kept) as control, Trajectories(kept, book, player) as trajectories:
                 service = RolloutService(
                     trajectories,
-                    problems=player.digests,
+                    problems=player.problems,
                     check_prompt=partial(refused, loop, 2000),
+                    check_temperature=lambda temperature: None,
                     engine=control if takes_weights else None,
                     status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),
                 )

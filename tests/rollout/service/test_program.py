@@ -82,7 +82,7 @@ async def test_a_killed_service_goes_on_and_its_trainer_notices_nothing(tmp_path
             *(f"limiter={stack.ports.limiter}", f"executor={stack.ports.executor}"),
         )
         async with served(*words) as first:
-            assert await rollouts.submit(tasks) == 6
+            assert (await rollouts.submit(tasks)).accepted == 6
             async with asyncio.timeout(200), rollouts.stream() as stream:
                 while len(found) < 2:
                     trajectory = await anext(stream)
@@ -93,7 +93,7 @@ async def test_a_killed_service_goes_on_and_its_trainer_notices_nothing(tmp_path
         changed = await asyncio.to_thread(said, *WORDS, *words, "limits.max_turns=1")
         assert "limits.max_turns is 1, but was 2 when the run began" in changed
         async with served(*words) as second:
-            assert await rollouts.submit(tasks) == 0  # a trainer that does not know better
+            assert (await rollouts.submit(tasks)).accepted == 0  # a trainer that does not know better
             async with asyncio.timeout(200), rollouts.stream() as stream:
                 while len(found) < 6:
                     trajectory = await anext(stream)

@@ -61,7 +61,7 @@ async def gone(served: Served) -> None:
 
 async def test_each_trajectory_ends_once_and_is_exact(tier: Tier) -> None:
     async with tier.process() as served, served.client() as rollouts:
-        assert await rollouts.submit(tasks(20)) == 20
+        assert (await rollouts.submit(tasks(20))).accepted == 20
         found = await taken(rollouts, 20)
         await gone(served)
         assert served.trajectories.totals.ended == served.trajectories.totals.acknowledged == 20
@@ -79,17 +79,17 @@ async def test_each_trajectory_ends_once_and_is_exact(tier: Tier) -> None:
 
 async def test_an_id_is_one_trajectory_for_ever(tier: Tier) -> None:
     async with tier.process() as served, served.client() as rollouts:
-        assert await rollouts.submit(tasks(3)) == 3
-        assert await rollouts.submit(tasks(5)) == 2
+        assert (await rollouts.submit(tasks(3))).accepted == 3
+        assert (await rollouts.submit(tasks(5))).accepted == 2
         with pytest.raises(FieldErrors, match=r"tasks\.id was submitted before, with another task: t1"):
             await rollouts.submit([RolloutTask("new", problem=0), RolloutTask("t1", problem=0)])
         await taken(rollouts, 5)
         await gone(served)
-        assert await rollouts.submit(tasks(5)) == 0  # after it was acknowledged too
+        assert (await rollouts.submit(tasks(5))).accepted == 0  # after it was acknowledged too
         async with served.client(tenant="other") as other:
-            assert await other.submit(tasks(5)) == 5  # ids of others are theirs
+            assert (await other.submit(tasks(5))).accepted == 5  # ids of others are theirs
     async with tier.process() as served, served.client() as rollouts:
-        assert await rollouts.submit(tasks(6)) == 1  # and after a restart
+        assert (await rollouts.submit(tasks(6))).accepted == 1  # and after a restart
 
 
 async def test_what_is_not_acknowledged_comes_again(tier: Tier) -> None:
@@ -216,18 +216,18 @@ async def test_a_tenant_has_so_much_room(tier: Tier) -> None:
             await rollouts.submit(tasks(2, "more"))
         assert info.value.retry_after_s > 0
         async with served.client(tenant="b") as other:
-            assert await other.submit(tasks(5)) == 5
+            assert (await other.submit(tasks(5))).accepted == 5
         tier.hold.set()
         await taken(rollouts, 4)
         await asyncio.sleep(0.1)
-        assert await rollouts.submit(tasks(5, "more")) == 5
+        assert (await rollouts.submit(tasks(5, "more"))).accepted == 5
 
 
 async def test_a_trainer_that_submits_again_needs_no_room(tier: Tier) -> None:
     tier.hold = asyncio.Event()
     async with tier.process(max_trajectories=5) as served, served.client() as rollouts:
-        assert await rollouts.submit(tasks(5)) == 5
-        assert await rollouts.submit(tasks(5)) == 0
+        assert (await rollouts.submit(tasks(5))).accepted == 5
+        assert (await rollouts.submit(tasks(5))).accepted == 0
         tier.hold.set()
         await taken(rollouts, 5)
 
@@ -244,7 +244,7 @@ async def test_a_trainer_that_does_not_wait_for_the_answer_has_submitted_all_the
             await call
         goes_on.set()
         assert len(await taken(rollouts, 3)) == 3
-        assert await rollouts.submit(tasks(3)) == 0
+        assert (await rollouts.submit(tasks(3))).accepted == 0
 
 
 async def test_a_service_that_can_not_keep_anything_says_so_and_ends(tier: Tier) -> None:
@@ -267,7 +267,7 @@ async def test_a_service_that_can_not_keep_anything_says_so_and_ends(tier: Tier)
         assert str(served.trajectories.failure) == "database or disk is full"
     async with tier.process() as served, served.client() as rollouts:
         assert len(await taken(rollouts, 2)) == 2  # what was accepted is there, and no more
-        assert await rollouts.submit(tasks(5)) == 3
+        assert (await rollouts.submit(tasks(5))).accepted == 3
 
 
 async def test_cancelled_ones_are_gone_wherever_they_were(tier: Tier) -> None:
@@ -382,7 +382,8 @@ async def test_another_problem_in_the_place_of_one_is_not_played(tier: Tier) -> 
         found = await taken(rollouts, 4)
     assert [found[f"p{n}"].masked for n in range(4)] == [False, False, True, True]
     for n in (2, 3):
-        assert found[f"p{n}"].error == f"the data have another problem {n} than when it was submitted, or none"
+        error = "the data have another problem in the place of this one than when it was submitted, or none"
+        assert found[f"p{n}"].error == error
 
 
 PROMPT = ({"role": "user", "content": "Say 3."},)
@@ -409,7 +410,7 @@ async def test_a_service_that_is_away_is_told(tier: Tier) -> None:
 
 
 async def test_a_task_is_one_thing_or_the_other() -> None:
-    with pytest.raises(FieldErrors, match="problem or messages must be set, and not both"):
+    with pytest.raises(FieldErrors, match="problem or problem_digest or messages must be set, and one of them alone"):
         RolloutTask("a")
-    with pytest.raises(FieldErrors, match="problem or messages must be set, and not both"):
+    with pytest.raises(FieldErrors, match="problem or problem_digest or messages must be set, and one of them alone"):
         RolloutTask("a", problem=1, messages=PROMPT)
