@@ -54,6 +54,7 @@ from rollout.training.learner.learner import Learner
 from rollout.training.learner.policy import Policy
 from rollout.training.learner.sync import WeightSync
 from rollout.training.learner.update import UpdateSettings
+from rollout.training.rollouts.loops import OwnLoop
 from rollout.training.rollouts.stream import RolloutStream
 from rollout.training.run.metrics import METRICS, MetricLog
 from rollout.training.run.trainer import Trainer
@@ -170,11 +171,12 @@ async def _run(stack: LocalStack, practice: Path, mode: str, *, seed: int, steps
         async with open_loop(config, model, specs=specs, executor=ports.executor, limiter=ports.limiter) as loop:
             engine = cast("WeightedEngine", PacedEngine(cast("WeightedEngine", loop.engine)))
             loop, sync = replace(loop, engine=engine), WeightSync(engine, policy, folder=None)
-            source = RolloutStream(config, loop, environment, sync, out=out, steps_done=0)
+            playing = OwnLoop(loop)
+            source = RolloutStream(config, playing, environment, sync, out=out, steps_done=0)
             checkpoints = CheckpointStore(out / "checkpoints", keep=1)
             with MetricLog(out, Console(file=io.StringIO()), after=-1) as log:
                 trainer = Trainer(
-                    config, learner, loop, source, sync, out=out, checkpoints=checkpoints, log=log, settings={}
+                    config, learner, playing, source, sync, out=out, checkpoints=checkpoints, log=log, settings={}
                 )
                 assert await trainer.run(asyncio.Event())
         return _read(out, steps)

@@ -46,8 +46,10 @@ def main(argv: Sequence[str]) -> int:
             async with until_set(stop):
                 instance = f"{socket.gethostname()}:{os.getpid()}"
                 await stack.enter_async_context(open_telemetry(config, service="rollout", instance=instance))
-                services = open_services(config, environment, specs, console)
-                limiter, executor = await stack.enter_async_context(services)
+                limiter, executor = config.limiter, config.executor
+                if not config.service.target:
+                    services = open_services(config, environment, specs, console)
+                    limiter, executor = await stack.enter_async_context(services)
             finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
             if finished[-1]:
                 console.print(f"the trained model: {run.out / 'model'}", soft_wrap=True)

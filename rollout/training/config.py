@@ -21,7 +21,7 @@ _FREE = tuple(
     for name in (
         *("steps", "out", "resume", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
         *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
-        *("model", "up", "limiter", "executor", "ray_address", "shards", "concurrency", "infra_retries"),
+        *("model", "up", "limiter", "executor", "ray_address", "service", "shards", "concurrency", "infra_retries"),
         *(
             "max_masked_share",
             "tool.outage_timeout",
@@ -53,6 +53,23 @@ class ShardSettings:
         least=1,
         help="Processes that hold a part of the model each and train it together, over Ray; with cuda a GPU each.",
     )
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """Settings for trajectories that a rollout service plays."""
+
+    target: str = setting(
+        "", help="Address of a rollout service that plays the trajectories, HOST:PORT; empty: this process does."
+    )
+    tenant: str = setting("", help="Whose trajectories they are there, one run each; empty: the tenant of the token.")
+
+
+_OF_THE_SERVICE = (
+    *("up", "limiter", "executor", "tools", "tool", "reward", "limits", "condense", "engine"),
+    *("max_parallel_calls", "tool_format", "score_timeout_s"),
+)
+"""Settings that are the service's own where one plays the trajectories."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,7 @@ class TrainConfig(RolloutConfig):
         help="Project of Weights & Biases that gets the figures; none: no project. Variables like WANDB_MODE hold.",
     )
     policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
+    service: ServiceSettings = setting(factory=ServiceSettings, help="Whether a rollout service plays them.")
     shards: ShardSettings = setting(factory=ShardSettings, help="Whether it is split over processes.")
     advantage: AdvantageSettings = setting(factory=AdvantageSettings, help="How advantages are estimated.")
     loss: ObjectiveSettings = setting(factory=ObjectiveSettings, help="What is made small.")
@@ -127,8 +145,22 @@ class TrainConfig(RolloutConfig):
         if self.step != RolloutConfig().step:
             raise ConfigError("step is set, but training counts its steps itself")
         self._check_source()
+        self._check_service()
         if self.loss.aggregation == "seq_mean_token_sum_norm" and self.limits.max_response_tokens is None:
             raise ConfigError("limits.max_response_tokens is none, but loss.aggregation divides by it")
+
+    def _check_service(self) -> None:
+        if not self.service.target:
+            if self.service.tenant:
+                raise ConfigError("service.tenant is set, which has no meaning without service.target")
+            return
+        usual = TrainConfig()
+        for name in _OF_THE_SERVICE:
+            if getattr(self, name) != getattr(usual, name):
+                raise ConfigError(f"{name} is set, which has no meaning with service.target: it is the service's own")
+        for name in ("top_p", "top_k"):
+            if getattr(self.sampling, name) != getattr(usual.sampling, name):
+                raise ConfigError(f"sampling.{name} is set, but with service.target it is the service's own")
 
     def _check_source(self) -> None:
         for name in ("keep_groups", "time_limit_s"):

@@ -35,7 +35,7 @@ from rollout.training.algo.masked import kept, masked_mean
 from rollout.training.algo.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective
 from rollout.training.learner.peers import ALONE, Peers
 from rollout.training.learner.policy import Policy, TokenValues, row_lengths
-from rollout.training.learner.sync import version_name
+from rollout.training.learner.sync import parse_version
 from rollout.training.learner.update import UpdateSettings, make_optimizer, make_schedule
 
 _OF_TOKENS = ("clipped", "approx_kl", "importance")
@@ -88,13 +88,14 @@ def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float
     }
 
 
-def of_version(batch: RolloutBatch, version: str) -> torch.Tensor:
-    """bool [B, R]: ids that the weights `version` sampled. All True if the batch has none of theirs because it names
-    its weights in a way of its own."""
-    if version in batch.versions:
-        return batch.weight_versions == batch.versions.index(version)
-    named = any(name.startswith("step-") for name in batch.versions)
-    return torch.full(batch.weight_versions.shape, not named)
+def of_step(batch: RolloutBatch, steps_done: int) -> torch.Tensor:
+    """bool [B, R]: ids that the weights after so many steps sampled. All True if the batch names its weights in a way
+    of its own."""
+    steps = [parse_version(name) for name in batch.versions]
+    if not any(steps):
+        return torch.ones(batch.weight_versions.shape, dtype=torch.bool)
+    theirs = [number for number, parsed in enumerate(steps) if parsed is not None and parsed[0] == steps_done]
+    return torch.isin(batch.weight_versions, torch.tensor(theirs, dtype=batch.weight_versions.dtype))
 
 
 def agreement(trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
@@ -194,7 +195,7 @@ class Learner:
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:
         """Trains on a batch and returns its figures by name. Raises Diverged."""
-        sampled, version = Outcomes.of(batch).mask, version_name(self.steps_done)
+        sampled = Outcomes.of(batch).mask
         known = self._known(batch, sampled)
         advantages = estimate_advantages(Outcomes.of(batch, values=known.values), self._settings.advantage)
         figures = StepFigures()
@@ -204,9 +205,9 @@ class Learner:
         lr = float(self._schedule.get_last_lr()[0])
         if figures.updates:
             self._schedule.step()
-        self.steps_done += 1
         found = batch_figures(batch, advantages.mask)
-        fresh = sampled & of_version(batch, version)
+        fresh = sampled & of_step(batch, self.steps_done)
+        self.steps_done += 1
         if fresh.any():
             found |= agreement(known.logprobs, batch.rollout_log_probs, fresh)
         return found | figures.means() | {"lr": lr}

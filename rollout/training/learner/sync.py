@@ -6,42 +6,65 @@ import asyncio
 import re
 import shutil
 from pathlib import Path
+from typing import Protocol
 
-from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
+from rollout.engines.weights import DiskWeights, StateWeights, WeightSource
 from rollout.training.learner.model_folder import WritableModel
 from rollout.training.learner.policy import Policy
 
-_VERSION = re.compile(r"step-[0-9]+")
+_VERSION = re.compile(r"step-([0-9]+)(?:\.([0-9]+))?")
 
 
-def version_name(steps_done: int) -> str:
-    """Name of the weights after so many steps."""
-    return f"step-{steps_done}"
+def version_name(steps_done: int, life: int = 1) -> str:
+    """Name of the weights after so many steps, in the run's first life or a later one."""
+    return f"step-{steps_done}" if life == 1 else f"step-{steps_done}.{life}"
 
 
-def is_version(name: str) -> bool:
-    """Says whether `version_name` made the name."""
-    return _VERSION.fullmatch(name) is not None
+def parse_version(name: str) -> tuple[int, int] | None:
+    """(steps, life) of a name that `version_name` made; None: it made none such."""
+    found = _VERSION.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2] or 1))
 
 
 def steps_of(version: str) -> int:
     """Number of steps in a name that `version_name` made. Raises ValueError for other names."""
-    if not is_version(version):
+    parsed = parse_version(version)
+    if parsed is None:
         raise ValueError(f"{version!r} is no version of a training run")
-    return int(version.rpartition("-")[2])
+    return parsed[0]
+
+
+class WeightTarget(Protocol):
+    """Taker of the weights: an engine, or the service that has one."""
+
+    @property
+    def weight_version(self) -> str:
+        """The version that turns are sampled with now."""
+        ...
+
+    async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
+        """As `WeightedEngine.update_weights`."""
+        ...
 
 
 class WeightSync:
     """Pushes weights. `folder` None is for an engine in this process, which copies the weights of a `Policy` in it;
     servers, and the weights of a policy elsewhere, use a folder below `folder`, which must be at the same path on all
     of their machines. The current weights' folder stays until others replace it: a server that is started again gets
-    it. `close` removes it. An engine has `timeout_s` to load them."""
+    it. `close` removes it. An engine has `timeout_s` to load them. `life` is the run's."""
 
     def __init__(
-        self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None, timeout_s: float = 600.0
+        self,
+        engine: WeightTarget,
+        policy: WritableModel,
+        *,
+        folder: Path | None,
+        timeout_s: float = 600.0,
+        life: int = 1,
     ) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
+        self._life = life
         self._policy = policy
         self._folder = folder
         self._pushed = ""
@@ -51,7 +74,7 @@ class WeightSync:
 
     async def ensure(self, steps_done: int) -> None:
         """Pushes the weights unless the engine has them, from this run and not from an earlier one by the same name."""
-        if not self._pushed == self._engine.weight_version == version_name(steps_done):
+        if not self._pushed == self._engine.weight_version == version_name(steps_done, self._life):
             await self.push(steps_done)
 
     async def push(self, steps_done: int) -> str:
@@ -59,7 +82,7 @@ class WeightSync:
 
         Raises FairboxError if the engine can't take them.
         """
-        version = version_name(steps_done)
+        version = version_name(steps_done, self._life)
         if self._folder is None:
             assert isinstance(self._policy, Policy)
             await self._engine.update_weights(

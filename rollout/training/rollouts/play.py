@@ -18,7 +18,6 @@ from fairbox.net.serving import until_stopped
 from rollout.dump import DumpError, DumpWriter, record_of
 from rollout.engines.base import derived_seed
 from rollout.envs.base import Environment
-from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
@@ -27,7 +26,8 @@ from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
-from rollout.training.learner.sync import is_version
+from rollout.training.rollouts.lives import RunLives
+from rollout.training.rollouts.loops import TrainingLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class _RunLoop:
     has those that it was first started with, until it is given others."""
 
     loop: Loop
+    lives: RunLives
     first: int
     retries: int
     ended: Callable[[], None]
@@ -46,7 +47,8 @@ class _RunLoop:
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         again = False
         try:
-            result = _of_the_run(await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt))
+            played = await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
+            result = _of_the_run(played, self.lives)
             again = result.masked and attempt <= self.retries
             return result
         finally:
@@ -54,8 +56,8 @@ class _RunLoop:
                 self.ended()
 
 
-def _of_the_run(result: TrajectoryResult) -> TrajectoryResult:
-    other = _other(result)
+def _of_the_run(result: TrajectoryResult, lives: RunLives) -> TrajectoryResult:
+    other = _other(result, lives)
     if result.masked or other is None:
         return result
     return replace(
@@ -67,7 +69,7 @@ def _of_the_run(result: TrajectoryResult) -> TrajectoryResult:
     )
 
 
-def _other(result: TrajectoryResult) -> str | None:
+def _other(result: TrajectoryResult, lives: RunLives) -> str | None:
     """The first version that is none of a training run's."""
     versions = (
         segment.weight_version
@@ -75,7 +77,7 @@ def _other(result: TrajectoryResult) -> str | None:
         for segment in part.segments
         if segment.kind is SegmentKind.SAMPLED
     )
-    return next((version for version in versions if version is not None and not is_version(version)), None)
+    return next((version for version in versions if version is not None and not lives.descends_from(version)), None)
 
 
 def stream_task(number: int, *, tasks: int, seed: int) -> int:
@@ -93,7 +95,7 @@ def _order(epoch: int, tasks: int, seed: int) -> tuple[int, ...]:
 
 def make_runner(
     config: TrainConfig,
-    loop: Loop,
+    loop: TrainingLoop,
     environment: Environment,
     sink: Callable[[TrajectoryResult, Task], None],
     schedule: Schedule,
@@ -103,13 +105,14 @@ def make_runner(
     retries: int | None = None,
     ended: Callable[[], None] = lambda: None,
     slots: asyncio.Semaphore | None = None,
+    temperature: float | None = None,
 ) -> RolloutRunner:
     """Plays the group or evaluation `number`, whose trajectories have indices from `first`, and calls `ended` for each
-    that was played, kept or not, when it has ended."""
+    that was played, kept or not, when it has ended. `temperature` is that of an evaluation."""
     retries = config.infra_retries if retries is None else retries
     return RolloutRunner(
-        _RunLoop(loop, first, retries, ended),
-        environment.score,
+        _RunLoop(loop if temperature is None else loop.at(temperature), loop.lives, first, retries, ended),
+        loop.score(environment),
         sink,
         schedule=schedule,
         retries=retries,
@@ -121,7 +124,7 @@ def make_runner(
 
 async def play(
     config: TrainConfig,
-    loop: AgentLoop,
+    loop: TrainingLoop,
     environment: Environment,
     tasks: Sequence[Task],
     stop: asyncio.Event,
@@ -129,8 +132,8 @@ async def play(
     step: int,
     folder: Path,
 ) -> list[TrajectoryResult] | None:
-    """Plays one trajectory of each task, in order, dumped into `folder` as they end; None if `stop` is set before.
-    Raises DumpError."""
+    """Plays one trajectory of each task for an evaluation, in order, dumped into `folder` as they end; None if `stop`
+    is set before. Raises DumpError."""
     results: list[TrajectoryResult] = []
     with DumpWriter(folder, step) as dump:
 
@@ -139,7 +142,8 @@ async def play(
             results.append(result)
 
         schedule = Schedule(concurrency=config.concurrency, samples_per_prompt=1)
-        runner = make_runner(config, loop, environment, sink, schedule, number=step)
+        temperature = config.eval_temperature
+        runner = make_runner(config, loop, environment, sink, schedule, number=step, temperature=temperature)
         try:
             if not await until_stopped(stop, runner.run(tasks)):
                 return None
@@ -148,9 +152,10 @@ async def play(
             if ours is None or others is not None:
                 raise
             raise ours.exceptions[0] from None
+    await loop.drop(result.trajectory_id for result in results)
     return sorted(results, key=lambda result: result.index)
 
 
-def dump_into(dump: DumpWriter, loop: AgentLoop, result: TrajectoryResult, task: Task, *, step: int) -> None:
+def dump_into(dump: DumpWriter, loop: TrainingLoop, result: TrajectoryResult, task: Task, *, step: int) -> None:
     """Writes one line. Raises DumpError."""
-    dump.write(record_of(result, task, step=step, model=loop.engine.model_name, decode=loop.chat.decode_plain))
+    dump.write(record_of(result, task, step=step, model=loop.model_name, decode=loop.decode))

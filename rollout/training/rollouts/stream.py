@@ -31,13 +31,13 @@ from fairbox.net.serving import until_stopped
 from rollout.dump import DumpWriter
 from rollout.engines.base import EngineUnavailable
 from rollout.envs.base import Environment
-from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
 from rollout.training.learner.sync import WeightSync, steps_of
+from rollout.training.rollouts.loops import TrainingLoop
 from rollout.training.rollouts.play import dump_into, make_runner, stream_task
 from rollout.training.rollouts.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
 
@@ -182,7 +182,7 @@ class RolloutStream:
     def __init__(
         self,
         config: TrainConfig,
-        loop: AgentLoop,
+        loop: TrainingLoop,
         environment: Environment,
         sync: WeightSync,
         *,
@@ -216,6 +216,8 @@ class RolloutStream:
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._results: dict[int, list[TrajectoryResult]] = {}
         """Results of groups that wait for a step."""
+        self._trained: list[str] = []
+        """Ids of trajectories of steps that no checkpoint has yet."""
         self._refused = 0
         """Times in a row that a step was refused."""
         self._news = asyncio.Event()
@@ -232,6 +234,7 @@ class RolloutStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
+        self._loop.leave()
         for task in self._playing.values():
             task.cancel()
         # Cancelled meanwhile, it still waits for all of them.
@@ -254,7 +257,7 @@ class RolloutStream:
         while True:
             if self._problem is not None:
                 raise self._problem
-            if (taken := self._ledger.take()) is not None and self._fit(step, taken):
+            if (taken := self._ledger.take()) is not None and await self._fit(step, taken):
                 break
             with contextlib.suppress(EngineUnavailable):  # for as long as the groups say so too
                 await self._sync.ensure(step - 1)  # a server that was started again has other weights
@@ -262,13 +265,14 @@ class RolloutStream:
             if not await until_stopped(stop, self._wait()):
                 return None
         results = await self._collect(taken, step)
+        self._trained += [result.trajectory_id for result in results]
         waited_s, now = time.monotonic() - began, time.monotonic()
         figures = self._figures.taken(
             step, taken, results, self._ledger, waited_s=waited_s, now=now, engine_busy_s=self._busy_s()
         )
         return StepBatch(results, figures)
 
-    def _fit(self, step: int, taken: Sequence[TakenGroup]) -> bool:
+    async def _fit(self, step: int, taken: Sequence[TakenGroup]) -> bool:
         """Says whether a step may be trained on these groups; if not, they are begun again. What the service failed
         called tools, mostly, so what is left of a step would be chosen by that. Raises FairboxError if this was so too
         often in a row."""
@@ -286,6 +290,7 @@ class RolloutStream:
         _LOG.warning("%s; all of them are played again", said)
         for group in taken:
             del self._results[group.number]
+        await self._loop.drop(result.trajectory_id for result in results)
         self._ledger.refuse()
         self._fill()
         return False
@@ -301,6 +306,11 @@ class RolloutStream:
         if self._ahead:
             self._fill()
 
+    async def saved(self) -> None:
+        """Records that a checkpoint has every step until now."""
+        trained, self._trained = self._trained, []
+        await self._loop.drop(trained)
+
     def state(self) -> dict[str, Any]:
         """State that a run needs to go on after the last step that was trained on, as plain values."""
         return self._ledger.state() | {"problems": len(self._tasks)}
@@ -313,7 +323,7 @@ class RolloutStream:
         await self._news.wait()
 
     def _busy_s(self) -> float:
-        return self._loop.engine.statistics().busy_s
+        return self._loop.busy_s
 
     def _fill(self) -> None:
         """Begins groups while there are places that none of those that run will take: one that is begun early is old
@@ -346,7 +356,8 @@ class RolloutStream:
         )
         try:
             await runner.run([self._task(number)])
-            self._keep(number, results)
+            if not self._keep(number, results):
+                await self._loop.drop(result.trajectory_id for result in results)
         except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
             self._problem = self._problem or error
         finally:
@@ -354,7 +365,8 @@ class RolloutStream:
             self._news.set()
             self._fill()
 
-    def _keep(self, number: int, results: list[TrajectoryResult]) -> None:
+    def _keep(self, number: int, results: list[TrajectoryResult]) -> bool:
+        """Says whether a step is to be trained on them."""
         rewards = [result.reward.value for result in results if result.reward is not None and not result.masked]
         end = self._ledger.ended(number, scored=len(rewards), equal=len(set(rewards)) < 2)
         if end is GroupEnd.WAITS:
@@ -366,6 +378,7 @@ class RolloutStream:
             lost = self._ledger.lost_in_a_row
             if self._problem is None and lost >= MAX_BARREN_STEPS * self._config.prompts_per_step:
                 self._problem = FairboxError(f"every trajectory of the last {lost} groups failed by the service: {why}")
+        return end is GroupEnd.WAITS
 
     async def _collect(self, taken: Sequence[TakenGroup], step: int) -> list[TrajectoryResult]:
         """The trajectories of a step, dumped. Two plays of one problem, at the end of a pass and the beginning of the

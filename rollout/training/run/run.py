@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -30,11 +30,10 @@ from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.config import flat_settings, plain
-from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
-from rollout.figures import open_figures, service_metrics
-from rollout.loop.agent_loop import AgentLoop
+from rollout.figures import open_figures
 from rollout.rewards import RewardServices
+from rollout.service.client import RolloutClient
 from rollout.tools.registry.registry import ToolSpec
 from rollout.training.config import TrainConfig, changed_settings
 from rollout.training.fsdp.learner import open_shards
@@ -42,6 +41,9 @@ from rollout.training.fsdp.worker import LearnerPlan
 from rollout.training.learner.checkpoints import Checkpoint, CheckpointStore
 from rollout.training.learner.model_folder import export_model
 from rollout.training.learner.sync import WeightSync
+from rollout.training.rollouts.lives import begin_life
+from rollout.training.rollouts.loops import OwnLoop, TrainingLoop
+from rollout.training.rollouts.service import AWAY_S, ServiceLoop
 from rollout.training.rollouts.stream import RolloutStream
 from rollout.training.run.boards import WandbSettings
 from rollout.training.run.metrics import METRICS, MetricLog
@@ -141,25 +143,18 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             after = learner.steps_done
             if found is not None:
                 console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
-            loop = await stack.enter_async_context(
-                open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
-            )
-        client = await stack.enter_async_context(ExecutorClient(executor))
-        held_out = run.held_out
-        environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]
-        for environment in environments:
-            if isinstance(environment, EnvironmentWithServices):
-                environment.use(RewardServices(executor=client))
-            longest = longest_context(config, loop.engine.max_model_tokens)
-            check_prompts(environment.tasks(), loop.chat, loop.tools.schemas, longest=longest)
+            if config.service.target:
+                loop = await stack.enter_async_context(open_service(run, after))
+            else:
+                loop = await stack.enter_async_context(open_own(run, executor=executor, limiter=limiter))
         if config.resume:
             _forget(run.out, after)
         board = None if config.wandb is None else WandbSettings(config.wandb, run.settings())
         log = stack.enter_context(MetricLog(run.out, console, after=after or -1, wandb=board))
-        engine = cast("WeightedEngine", loop.engine)
-        in_process = config.engine.kind == "transformers" and config.shards.count == 1
-        folder = None if in_process else run.out / "weights"
-        sync = WeightSync(engine, learner.policy, folder=folder, timeout_s=config.update.push_timeout_s)
+        local = config.engine.kind == "transformers" and not config.service.target
+        folder = None if local and config.shards.count == 1 else run.out / "weights"
+        timeout_s, life = config.update.push_timeout_s, loop.lives.life
+        sync = WeightSync(loop.engine, learner.policy, folder=folder, timeout_s=timeout_s, life=life)
         stack.push_async_callback(sync.close)
         begun = None if found is None else found.rollouts
         source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)
@@ -173,11 +168,12 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             checkpoints=checkpoints,
             log=log,
             settings=run.settings(),
-            evaluation=None if held_out is None else Evaluation(held_out, list(held_out.tasks())),
+            evaluation=None if run.held_out is None else Evaluation(run.held_out, list(run.held_out.tasks())),
         )
         await stack.enter_async_context(open_figures(config, partial(_metrics, trainer, loop)))
         complete = await trainer.run(stop)
         if complete:
+            await loop.finish()
             await asyncio.to_thread(export_model, learner.policy, run.model_dir, run.out / "model")
         return complete
 
@@ -203,9 +199,40 @@ async def open_learner(
         yield await load_apart(plan.load)
 
 
-def _metrics(trainer: Trainer, loop: AgentLoop) -> Iterator[Metric]:
+@contextlib.asynccontextmanager
+async def open_own(run: TrainingRun, *, executor: str, limiter: str) -> AsyncIterator[TrainingLoop]:
+    """The loop of this process, which can play every task. Raises FairboxError."""
+    config = run.config
+    async with (
+        open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs) as loop,
+        ExecutorClient(executor) as client,
+    ):
+        environments: list[Environment] = [run.environment, *([] if run.held_out is None else [run.held_out])]
+        for environment in environments:
+            if isinstance(environment, EnvironmentWithServices):
+                environment.use(RewardServices(executor=client))
+            longest = longest_context(config, loop.engine.max_model_tokens)
+            check_prompts(environment.tasks(), loop.chat, loop.tools.schemas, longest=longest)
+        yield OwnLoop(loop)
+
+
+@contextlib.asynccontextmanager
+async def open_service(run: TrainingRun, steps_done: int) -> AsyncIterator[TrainingLoop]:
+    """A rollout service as the loop of the run. Raises FairboxError."""
+    config = run.config
+    chat = await load_apart(partial(config.chat.load, run.model_dir))
+    lives = await asyncio.to_thread(begin_life, run.out, steps_done)
+    where, temperature = config.service, config.sampling.temperature
+    async with (
+        RolloutClient(where.target, tenant=where.tenant, unavailable_after=AWAY_S) as client,
+        ServiceLoop(client, lives, temperature=temperature, decode=chat.decode_plain) as loop,
+    ):
+        yield loop
+
+
+def _metrics(trainer: Trainer, loop: TrainingLoop) -> Iterator[Metric]:
     yield from trainer_metrics(trainer.statistics())
-    yield from service_metrics(loop.engine.statistics(), loop.tools.statistics())
+    yield from loop.metrics()
 
 
 def newest(run: TrainingRun, checkpoints: CheckpointStore) -> Checkpoint | None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.envs.base import Environment
-from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
@@ -28,6 +27,7 @@ from rollout.training.learner.checkpoints import CheckpointError, CheckpointStor
 from rollout.training.learner.learner import Diverged
 from rollout.training.learner.model_folder import WritableModel
 from rollout.training.learner.sync import WeightSync
+from rollout.training.rollouts.loops import TrainingLoop
 from rollout.training.rollouts.play import play
 from rollout.training.rollouts.stream import RolloutStream, SourceStatistics
 from rollout.training.run.metrics import MetricLog
@@ -104,7 +104,7 @@ class Trainer:
         self,
         config: TrainConfig,
         learner: AnyLearner,
-        loop: AgentLoop,
+        loop: TrainingLoop,
         source: RolloutStream,
         sync: WeightSync,
         *,
@@ -232,10 +232,9 @@ class Trainer:
         self._phase = TrainerPhase.EVALUATION
         step, began = self._learner.steps_done, time.monotonic()
         await self._sync.ensure(step)
-        sampling = replace(self._loop.sampling, temperature=self._config.eval_temperature)
         results = await play(
             self._config,
-            replace(self._loop, sampling=sampling),
+            self._loop,
             evaluation.environment,
             evaluation.tasks,
             stop,
@@ -259,6 +258,7 @@ class Trainer:
 
         await asyncio.to_thread(write)
         self._saved = step
+        await self._source.saved()
 
     async def _save_or_warn(self) -> None:
         """Saves, or warns: a full disk is no reason to lose what was learned since, and the next step tries again."""

@@ -33,6 +33,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 from rollout.training.algo.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402 - needs torch
 from rollout.training.config import TrainConfig  # noqa: E402
 from rollout.training.learner.sync import WeightSync  # noqa: E402
+from rollout.training.rollouts.loops import OwnLoop  # noqa: E402
 from rollout.training.rollouts.stream import RolloutStream  # noqa: E402
 
 PROBLEMS, STEPS, PER_STEP, SAMPLES = 8, 4, 4, 2
@@ -141,7 +142,7 @@ async def trained(seed: int, chat: ChatTemplate, tokenizer: HubTokenizer, out: P
         engine = ScriptedEngine(tokenizer, script, vocab_size=49152, delay_s=0.1)
         loop = AgentLoop(engine, chat, Toolbox([tool]), config.limits, config.sampling.params())
         sync = WeightSync(engine, NoWeights(), folder=out / "weights")
-        source = RolloutStream(config, loop, Half(), sync, out=out, steps_done=0)
+        source = RolloutStream(config, OwnLoop(loop), Half(), sync, out=out, steps_done=0)
         breaks = asyncio.create_task(happens(outage, stack, engine, script))
         try:
             async with source, asyncio.timeout(240):
