@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MAX_REPLACED = 64
+"""Names of replaced streams that are remembered of a tenant: each is of a trainer that was started and ended."""
 MAX_TENANTS = 64
 """Tenants that have trajectories here at once: where no token says who a caller is, anybody may invent names."""
 
@@ -25,6 +27,10 @@ class Place(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     """It waits to be acknowledged."""
+
+
+class StreamReplaced(Exception):
+    """Another stream took the place of this one before."""
 
 
 class BookFull(Exception):
@@ -50,6 +56,8 @@ class Delivery:
     """A tenant's stream: ended trajectories that it has yet to get, and those that it got and has not acknowledged."""
 
     tenant: str
+    name: str
+    """Name over reconnections; empty: none."""
     most: int
     """Trajectories that it may have got and not acknowledged."""
     pending: deque[BookEntry] = field(default_factory=deque)
@@ -78,6 +86,8 @@ class _Tenant:
     running: int = 0
     reserved: int = 0
     delivery: Delivery | None = None
+    replaced: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_REPLACED))
+    """Names of streams that others took the place of, the oldest first."""
 
     @property
     def idle(self) -> bool:
@@ -166,10 +176,16 @@ class TrajectoryBook:
             self._end(tenant, entry)
         self._tidy(entry.tenant)
 
-    def open(self, tenant: str, most: int) -> Delivery:
-        """The tenant's stream from now on, in place of the one it had. It gets everything that is not acknowledged."""
+    def open(self, tenant: str, most: int, name: str = "") -> Delivery:
+        """The tenant's stream from now on, in place of the one it had. It gets everything that is not acknowledged.
+        Raises StreamReplaced for one that comes again and whose place another one took."""
         known = self._tenant(tenant)
-        known.delivery = Delivery(tenant, most, deque(known.ended.values()))
+        if name and name in known.replaced:
+            raise StreamReplaced
+        before = known.delivery
+        if before is not None and before.name and before.name != name:
+            known.replaced.append(before.name)
+        known.delivery = Delivery(tenant, name, most, deque(known.ended.values()))
         return known.delivery
 
     def close(self, delivery: Delivery) -> None:

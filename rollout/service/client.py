@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -170,7 +171,9 @@ class RolloutClient:
     def stream(self, *, max_unacknowledged: int = 64) -> TrajectoryStream:
         """Trajectories that have ended, as they end; see `TrajectoryStream`. At most so many are sent that were not
         acknowledged. A tenant has one stream: another one takes its place."""
-        opening = pb.StreamOpening(tenant=self._tenant, max_unacknowledged=max_unacknowledged)
+        opening = pb.StreamOpening(
+            tenant=self._tenant, max_unacknowledged=max_unacknowledged, name=secrets.token_hex(8)
+        )
         return TrajectoryStream(self, opening)
 
     async def cancel(self, ids: Sequence[str]) -> int:

@@ -167,5 +167,6 @@ def unacknowledged(opening: pb.StreamOpening) -> int:
         "open.max_unacknowledged", opening.max_unacknowledged, default=UNACKNOWLEDGED, most=MAX_UNACKNOWLEDGED
     )
     fields.text("open.tenant", opening.tenant, longest=128)
+    fields.text("open.name", opening.name, longest=128)
     fields.check()
     return most

@@ -20,7 +20,7 @@ from fairbox.net.reading import check_apart, parse_apart, varint
 from fairbox.security import Role, TenantRefused, current_identity, still_permitted
 from rollout.engines.base import EngineUnavailable
 from rollout.journal import JournalError
-from rollout.service.book import BookFull
+from rollout.service.book import BookFull, StreamReplaced
 from rollout.service.engine import EngineControl
 from rollout.service.requests import ProblemSet, check_ids, check_tenant, checked, unacknowledged
 from rollout.service.store import IdReused
@@ -115,7 +115,7 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no open within {_OPEN_WITHIN_S:.0f} s")
         tenant = await _tenant(context, request.open.tenant)
         await context.send_initial_metadata(STREAMS)
-        async with aclosing(self._trajectories.stream(tenant, most)) as stream:
+        async with aclosing(self._trajectories.stream(tenant, most, request.open.name)) as stream:
             sending = asyncio.create_task(_send(stream, context))
             reading = asyncio.create_task(self._read(tenant, context))
             permitted = asyncio.create_task(_permitted())
@@ -225,7 +225,8 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
             await abort_fields(context, error)
         if self._trajectories.failed.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this process ends")
-        if (problem := error or broken) is not None:
+        problem = error or broken
+        if problem is not None and not isinstance(problem, StreamReplaced):
             raise problem
         if reading.cancelled():
             await context.abort(grpc.StatusCode.ABORTED, "another stream of this tenant took the place of this one")

@@ -137,9 +137,10 @@ class Trajectories:
         await self._to_its_end(self._forget(numbers))
         return len(numbers)
 
-    async def stream(self, tenant: str, most: int) -> AsyncGenerator[bytes]:
-        """A tenant's results, as they are kept, until another stream takes its place or `failed` is set."""
-        delivery = self._book.open(tenant, most)
+    async def stream(self, tenant: str, most: int, name: str = "") -> AsyncGenerator[bytes]:
+        """A tenant's results, as they are kept, until another stream takes its place or `failed` is set. `name` is the
+        stream's over reconnections. Raises StreamReplaced."""
+        delivery = self._book.open(tenant, most, name)
         for other in [each for each in self._news if each.tenant == tenant]:
             self._news[other].set()  # it sees that its place is taken
         news = self._news[delivery] = asyncio.Event()

@@ -221,17 +221,23 @@ class StreamOpening(google.protobuf.message.Message):
 
     TENANT_FIELD_NUMBER: builtins.int
     MAX_UNACKNOWLEDGED_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     tenant: builtins.str
     """As in SubmitTrajectoriesRequest."""
     max_unacknowledged: builtins.int
     """Most trajectories that are sent and not acknowledged, from 1 to 10,000. 0: 64."""
+    name: builtins.str
+    """Name of this stream over its reconnections. One that another stream took the place of is refused with ABORTED, so that two
+    trainers don't take turns. At most 128 characters. Empty: it has none, and is never refused.
+    """
     def __init__(
         self,
         *,
         tenant: builtins.str = ...,
         max_unacknowledged: builtins.int = ...,
+        name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_unacknowledged", b"max_unacknowledged", "tenant", b"tenant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_unacknowledged", b"max_unacknowledged", "name", b"name", "tenant", b"tenant"]) -> None: ...
 
 global___StreamOpening = StreamOpening
 

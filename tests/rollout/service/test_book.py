@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rollout.service.book import BookEntry, BookFull, Delivery, Place, TrajectoryBook
+from rollout.service.book import BookEntry, BookFull, Delivery, Place, StreamReplaced, TrajectoryBook
 
 TENANTS = ("", "a", "b")
 
@@ -123,6 +123,17 @@ def test_whatever_happens_the_book_is_right(block: int) -> None:
         for tenant in TENANTS:
             simulated.book.cancel(tenant, [entry.id for entry in simulated.here.values() if entry.tenant == tenant])
         assert not simulated.book.counts()
+
+
+def test_a_stream_that_comes_again_keeps_its_place_until_another_has_it() -> None:
+    book = TrajectoryBook(concurrency=1, max_trajectories=9)
+    for name in ("one", "one", "", "two", ""):
+        assert book.streams(book.open("t", 8, name))
+    for name in ("one", "two"):
+        with pytest.raises(StreamReplaced):
+            book.open("t", 8, name)
+    book.close(book.open("t", 8, "three"))
+    assert book.streams(book.open("t", 8, "one"))  # nobody is there any more
 
 
 def test_tenants_take_turns() -> None:

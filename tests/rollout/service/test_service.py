@@ -155,6 +155,11 @@ async def test_a_second_stream_takes_the_place_of_the_first(tier: Tier) -> None:
                 await anext(second)
                 with pytest.raises(RolloutServiceError, match="another stream of this tenant took the place"):
                     [each async for each in first]
+                first._call = None  # nor does it take its place back where it doesn't hear that
+                with pytest.raises(RolloutServiceError, match="another stream of this tenant took the place"):
+                    await anext(first)
+                await rollouts.submit(tasks(3))
+                assert (await anext(second)).id == "t2"
 
 
 async def test_a_stream_is_not_flooded(tier: Tier) -> None:
