@@ -95,7 +95,7 @@ class WorkerProcess:
     @property
     def usable(self) -> bool:
         """True if nothing has gone wrong since it was started."""
-        return not self._stopped and self._process.poll() is None
+        return not self._stopped and not self._ended(os.WNOHANG)
 
     def run(self, message: bytes) -> bytes:
         """Waits for the answer to a request. WorkerDied when the process ends first."""
@@ -103,8 +103,9 @@ class WorkerProcess:
             self._connection.send_bytes(message)
             return self._connection.recv_bytes()
         except (EOFError, OSError):
-            code = self._process.wait()
+            self._ended()
             self.kill()
+            code = self._process.returncode
             how = f"exited with {code}"
             with contextlib.suppress(ValueError):
                 how = f"was killed by {signal.Signals(-code).name}"
@@ -114,9 +115,16 @@ class WorkerProcess:
         """Sends the kill to the process and its group, without waiting; `run()` ends when it is dead. Idempotent."""
         if not self._stopped:
             self._stopped = True
-            # Also when it has ended by itself: its children may run on.
+            # Also when it has ended by itself: its children may run on. It was not reaped, so its number is its own.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _ended(self, options: int = 0) -> bool:
+        """Says whether it has ended, without reaping it; waits for that where `options` doesn't hold WNOHANG."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | options) is not None
+        except ChildProcessError:
+            return True
 
     def kill(self) -> None:
         """Kills it, and returns when it is dead. Idempotent."""

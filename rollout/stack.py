@@ -215,8 +215,8 @@ class LocalStack:
         try:
             async with asyncio.timeout(READY_WITHIN_S), open_channel(command.health) as channel:
                 while not await _serving(channel):
-                    if (ended := self.ended()) is not None:
-                        raise FairboxError(f"{ended} before it was ready")
+                    if (code := self._children[module].returncode) is not None:
+                        raise FairboxError(f"{module} ended with exit code {code} before it was ready")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise FairboxError(f"{module} was not ready within {READY_WITHIN_S:.0f} s") from None

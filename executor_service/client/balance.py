@@ -111,13 +111,14 @@ class Balance:
         for address in addresses:
             self._servers.setdefault(address, ServerInfo(address, listed=False))
 
-    def pick(self, now: float, *, among: Collection[str] | None = None, avoid: str = "") -> str | None:
-        """The server for the next call. `among`: only these, where any is known; `avoid`: not this one, where there is
-        another. None: there is none."""
+    def pick(self, now: float, *, among: Collection[str] | None = None, avoid: Sequence[str] = ()) -> str | None:
+        """The server for the next call. `among`: only these, where any is known; `avoid`: none of these, which were
+        tried in this order, where there is another, and not the last of them. None: there is none."""
         candidates = self.listed if among is None else [address for address in self._servers if address in among]
         if len(candidates) < 2:
             return candidates[0] if candidates else None
-        candidates = [each for each in candidates if each != avoid]
+        untried = [each for each in candidates if each not in avoid]
+        candidates = untried or [each for each in candidates if each != avoid[-1]]
         able = [each for each in candidates if self._servers[each].paused_until <= now]
         # Where all have failed lately, the one whose pause is over first.
         able = able or [min(candidates, key=lambda each: self._servers[each].paused_until)]

@@ -71,14 +71,14 @@ class Calls:
     async def reached(self, deadline: float, *, among: frozenset[str] | None) -> AsyncIterator[Member]:
         """A server that can be reached, for one stream, before `deadline` (the loop's time). The last one that is tried
         is given in any case: gRPC then says what is wrong. Trying is safe to repeat: nothing is sent meanwhile."""
-        fleet, avoid = self.fleet, ""
+        fleet, tried = self.fleet, list[str]()
         for attempt in range(1, _ATTEMPTS + 1):
-            with fleet.take(among=among, avoid=avoid) as member:
+            with fleet.take(among=among, avoid=tried) as member:
                 if await member.connected(deadline) or attempt == _ATTEMPTS:
                     fleet.check_open()
                     yield member
                     return
-                avoid = member.address
+                tried.append(member.address)
 
     async def ask(
         self,
@@ -117,11 +117,12 @@ class Calls:
         anywhere: bool,
     ) -> tuple[Any, str]:
         loop = asyncio.get_running_loop()
-        deadline, fleet, avoid, metadata = loop.time() + timeout, self.fleet, "", tracing.carried()
+        deadline, fleet, tried, metadata = loop.time() + timeout, self.fleet, list[str](), tracing.carried()
         for attempt in range(1, _ATTEMPTS + 1):
-            with fleet.take(among=among, avoid=avoid) as member:
+            with fleet.take(among=among, avoid=tried) as member:
                 if not await member.connected(deadline) and attempt < _ATTEMPTS:
-                    among, avoid = (None if anywhere else among), member.address
+                    among = None if anywhere else among
+                    tried.append(member.address)
                     continue
                 fleet.check_open()
                 call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
@@ -141,9 +142,10 @@ class Calls:
                 if member.alone or not elsewhere:
                     await member.settled(deadline)
                 if elsewhere:
-                    among, avoid = (None if anywhere and untouched else among), member.address
+                    among = None if anywhere and untouched else among
+                    tried.append(member.address)
                 else:
-                    among, avoid = frozenset({member.address}), ""
+                    among, tried = frozenset({member.address}), []
         raise AssertionError("the last attempt returns or raises")
 
     def _error(self, error: grpc.aio.AioRpcError, among: frozenset[str] | None) -> ExecutorError:

@@ -184,7 +184,7 @@ class Fleet:
         return self._balance.statistics()
 
     @contextlib.contextmanager
-    def take(self, *, among: Collection[str] | None = None, avoid: str = "") -> Iterator[Member]:
+    def take(self, *, among: Collection[str] | None = None, avoid: Sequence[str] = ()) -> Iterator[Member]:
         """The server for one call, by `Balance.pick`. One of `among` that is not listed is asked all the same: a server
         that is not ready still has its sessions. ExecutorUnavailable: nobody is known by that name, or the block was
         left."""
@@ -207,7 +207,7 @@ class Fleet:
             raise _left(self._target)
 
     def _pick(
-        self, now: float, among: Collection[str] | None, avoid: str
+        self, now: float, among: Collection[str] | None, avoid: Sequence[str]
     ) -> tuple[str, tuple[grpc.aio.Channel, ExecutorServiceAsyncStub]]:
         """An address and its channel. Where a new one can't be opened, because of files that have turned bad, one that
         is open is taken."""

@@ -108,8 +108,10 @@ def test_where_all_have_failed_the_first_to_be_over_is_asked() -> None:
 
 
 def test_avoiding_the_only_one_is_no_reason_to_ask_nobody() -> None:
-    assert balance("a").pick(0.0, avoid="a") == "a"
-    assert picks(balance("a", "b"), 0.0, avoid="a") == {"b": 400}
+    assert balance("a").pick(0.0, avoid=["a"]) == "a"
+    assert picks(balance("a", "b"), 0.0, avoid=["a"]) == {"b": 400}
+    assert picks(balance("a", "b", "c"), 0.0, avoid=["a", "b"]) == {"c": 400}
+    assert picks(balance("a", "b"), 0.0, avoid=["b", "a"]) == {"b": 400}
 
 
 def test_one_that_is_not_listed_is_asked_only_by_its_address() -> None:
