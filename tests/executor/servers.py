@@ -65,7 +65,7 @@ class Server:
         with grpc.insecure_channel(self.health) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
-                return int(stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1).status)
+                return int(stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=10).status)
             except grpc.RpcError:
                 return None
 
@@ -186,6 +186,20 @@ def marked() -> tuple[str, list[str]]:
     """A marker, and arguments that put it into a program's command line."""
     marker = f"marker-{uuid.uuid4().hex}"
     return marker, [marker]
+
+
+def held() -> tuple[str, str]:
+    """A marker, and a program that prints `begun`, and `done` when `let_go` ends what it waits for."""
+    marker = f"600.{uuid.uuid4().int}"
+    wait = f"import subprocess; print('begun', flush=True); subprocess.run(['sleep', '{marker}']); print('done')"
+    return marker, wait
+
+
+def let_go(marker: str) -> None:
+    """Ends what a program of `held` waits for, once it is there."""
+    wait_for(lambda: processes_with(marker))
+    for pid in processes_with(marker):
+        os.kill(pid, signal.SIGKILL)
 
 
 def descriptors(pid: int) -> list[str]:

@@ -14,7 +14,7 @@ from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, 
 from executor_service.config import ExecutorConfig
 from executor_service.languages import LANGUAGES
 from tests.executor.language_samples import SAMPLES, Sample
-from tests.executor.servers import ROOT, Server, running, wait_for
+from tests.executor.servers import ROOT, START_WITHIN_S, Server, running, wait_for
 
 GENEROUS = Limits(wall_time_s=100, compile_time_s=100)
 VERL = Limits(wall_time_s=100, compile_time_s=100, memory_bytes=1024 << 20)
@@ -147,7 +147,7 @@ async def test_a_language_that_does_not_come_keeps_the_server_from_being_ready(o
             with pytest.raises(InvalidRequest, match="which this server does not have"):
                 await executor.execute("print(1)", language="lua")
             (outside / "there").touch()
-            await asyncio.to_thread(wait_for, lambda: server.readiness() == 1)
+            await asyncio.to_thread(wait_for, lambda: server.readiness() == 1, START_WITHIN_S)
             assert (await executor.execute("return", language="lua")).stdout.text == "lua 0.1\n"
     assert ExecutorConfig().promised() == {"python"}
 

@@ -18,7 +18,18 @@ from executor_service import Cause, ExecutorClient, ExecutorUnavailable, LeaseRe
 from fairbox.net.ports import free_port
 from limiter import Lease, LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
-from tests.executor.servers import ROOT, Server, command, marked, processes_with, running, wait_for
+from tests.executor.servers import (
+    ROOT,
+    START_WITHIN_S,
+    Server,
+    command,
+    held,
+    let_go,
+    marked,
+    processes_with,
+    running,
+    wait_for,
+)
 
 LIMIT = 2
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"
@@ -56,7 +67,7 @@ def limiter_running(*settings: str) -> Iterator[Limiter]:
     process = subprocess.Popen([sys.executable, "-m", "limiter", *words, *settings], cwd=ROOT, text=True)
     limiter = Limiter(process, target, admin)
     try:
-        wait_for(lambda: Server(process, target, health).readiness() == 1 or process.poll() is not None, 60)
+        wait_for(lambda: Server(process, target, health).readiness() == 1 or process.poll() is not None, START_WITHIN_S)
         assert process.poll() is None
         yield limiter
     finally:
@@ -74,7 +85,7 @@ def limiter() -> Iterator[Limiter]:
 @pytest.fixture(scope="module")
 def server(limiter: Limiter) -> Iterator[Server]:
     """An executor with more slots than the limiter has tokens."""
-    with running(f"limiter={limiter.target}", "max_concurrent=8", "name=executor-a", "limiter_timeout_s=3") as started:
+    with running(f"limiter={limiter.target}", "max_concurrent=8", "name=executor-a") as started:
         wait_for(lambda: started.status().limiter.valid)
         yield started
 
@@ -89,14 +100,14 @@ def _nothing_leaks(limiter: Limiter, server: Server) -> Iterator[None]:
 async def test_a_program_runs_under_the_lease_of_its_request(
     executor: ExecutorClient, limiter: Limiter, server: Server
 ) -> None:
-    marker, args = marked()
+    marker, code = held()
     async with LimiterClient(limiter.target) as client, client.lease(bucket="code") as lease:
-        code = "import time; time.sleep(1.5); print('done')"
-        call = asyncio.create_task(executor.execute(code, args=args, lease=lease))
+        call = asyncio.create_task(executor.execute(code, lease=lease))
         await asyncio.to_thread(wait_for, lambda: processes_with(marker))
         assert limiter.bucket().bound == 1
         assert server.status().limiter.bound == 1
-        assert (await call).stdout.data == b"done\n"
+        await asyncio.to_thread(let_go, marker)
+        assert (await call).stdout.data == b"begun\ndone\n"
         await asyncio.to_thread(wait_for, limiter.idle)  # the executor gave it back, with its client still there
 
 
@@ -104,7 +115,10 @@ async def test_a_request_without_a_lease_waits_its_turn_at_the_limiter(
     executor: ExecutorClient, limiter: Limiter
 ) -> None:
     code = "import time; print(time.monotonic()); time.sleep(0.3); print(time.monotonic())"
-    results = await asyncio.gather(*(executor.execute(code) for _ in range(8)))
+    async with LimiterClient(limiter.target) as client, client.lease(bucket="code", tokens=LIMIT):
+        calls = [asyncio.create_task(executor.execute(code)) for _ in range(8)]
+        await asyncio.to_thread(wait_for, lambda: limiter.bucket().queued == 8)
+    results = await asyncio.gather(*calls)
     spans = sorted(tuple(map(float, result.stdout.data.split())) for result in results)
     for begin, _ in spans:
         assert sum(other <= begin < end for other, end in spans) <= LIMIT
@@ -121,8 +135,10 @@ async def test_commands_beside_a_shell_hold_tokens_while_they_run_and_what_they_
         for begin, _ in spans:
             assert sum(other <= begin < end for other, end in spans) <= LIMIT
         async with LimiterClient(limiter.target) as client, client.lease(bucket="code") as lease:
-            running = asyncio.create_task(shell.run("sleep 600 & sleep 1", beside=True, lease=lease))
+            leaves = "sleep 600 & until [ -e go ]; do sleep 0.05; done"
+            running = asyncio.create_task(shell.run(leaves, beside=True, lease=lease))
             await asyncio.to_thread(wait_for, lambda: limiter.bucket().bound == 1)
+            await shell.run("touch go")
             assert (await running).outcome is Outcome.FINISHED
             await asyncio.to_thread(wait_for, limiter.idle)
 
@@ -263,7 +279,7 @@ def test_a_server_is_ready_when_it_has_reached_its_limiter() -> None:
     with subprocess.Popen(words, cwd=ROOT, text=True) as process:
         server = Server(process, target, health)
         try:
-            wait_for(lambda: server.readiness() is not None and _answers(server), 60)
+            wait_for(lambda: server.readiness() is not None and _answers(server), START_WITHIN_S)
             assert server.readiness() == health_pb2.HealthCheckResponse.NOT_SERVING
             with limiter_running(f"listen={limiter}"):
                 wait_for(lambda: server.readiness() == health_pb2.HealthCheckResponse.SERVING)

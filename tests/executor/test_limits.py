@@ -44,19 +44,20 @@ def killed(result: ExecutionResult, outcome: Outcome) -> None:
 
 async def test_wall_time(executor: ExecutorClient) -> None:
     result = await executor.execute(
-        "print('before', flush=True); import time; time.sleep(60)", limits=Limits(wall_time_s=0.3)
+        "print('before', flush=True); import time; time.sleep(60)", limits=Limits(wall_time_s=1)
     )
     killed(result, Outcome.TIME_LIMIT)
     assert result.stdout.data == b"before\n"
-    assert result.wall_time_s >= 0.3
-    assert "0.3 s" in result.message
+    assert result.wall_time_s >= 1
+    assert "longer than 1 s" in result.message
 
 
 async def test_the_start_of_an_interpreter_is_not_charged_to_what_it_displays(executor: ExecutorClient) -> None:
     for _ in range(100):
         result = await executor.execute("1", display=True, limits=Limits(wall_time_s=1e-9, cpu_time_s=1e-9))
         if result.outcome is not Outcome.FINISHED:  # it was faster than anybody looked
-            killed(result, Outcome.TIME_LIMIT)
+            assert result.outcome in (Outcome.TIME_LIMIT, Outcome.CPU_LIMIT)  # both are over at once
+            killed(result, result.outcome)
 
 
 async def test_cpu_time_of_one_process(executor: ExecutorClient) -> None:
@@ -239,13 +240,13 @@ async def test_exactly_the_limit_is_not_truncated(executor: ExecutorClient) -> N
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-async def test_a_flood_of_200_mb_is_drained_capped_and_ended(executor: ExecutorClient, stream: int) -> None:
-    code = f"import os\nfor _ in range(200): os.write({stream}, b'x' * 1_000_000)\nimport time; time.sleep(60)"
+async def test_a_flood_is_drained_capped_and_ended(executor: ExecutorClient, stream: int) -> None:
+    code = f"import os\nfor _ in range(100_000): os.write({stream}, b'x' * 1_000_000)"
     result = await executor.execute(code, limits=Limits(output_bytes=MIB, wall_time_s=50))
     killed(result, Outcome.OUTPUT_LIMIT)
     output = result.stdout if stream == 1 else result.stderr
     assert (output.data, output.truncated) == (b"x" * MIB, True)
-    assert 64 * MIB < output.total_bytes < 200_000_000
+    assert 64 * MIB < output.total_bytes < 100_000 * 1_000_000
 
 
 async def test_queueing_and_set_up_are_not_charged(executor: ExecutorClient) -> None:

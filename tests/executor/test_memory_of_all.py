@@ -16,7 +16,7 @@ from executor_service import Cause, ExecutorClient, InvalidRequest, Limits, Outc
 from executor_service.guest.meters import Meters
 from executor_service.sandbox.memory import KernelKills, memory_bytes, room_for_programs
 from fairbox.testing import ManualClock
-from tests.executor.servers import running, wait_for
+from tests.executor.servers import held, let_go, running, wait_for
 
 GIB = 1 << 30
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -87,12 +87,14 @@ async def test_programs_that_do_not_fit_beside_each_other_run_one_after_another(
         assert status.program_memory_bytes == status.max_limits.memory_bytes
         large = Limits(memory_bytes=int(0.6 * status.program_memory_bytes))
         async with ExecutorClient(server.target) as executor:
-            first = asyncio.create_task(executor.execute("import time; time.sleep(2)", limits=large))
+            marker, code = held()
+            first = asyncio.create_task(executor.execute(code, limits=large))
             await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
             assert server.status().running_memory_bytes >= large.memory_bytes
             second = asyncio.create_task(executor.execute("print(2)", limits=large))
             await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
             assert not first.done()
+            await asyncio.to_thread(let_go, marker)
             assert (await first).outcome is Outcome.FINISHED
             ran = await second
             assert (ran.outcome, ran.stdout.text) == (Outcome.FINISHED, "2\n")

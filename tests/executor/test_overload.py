@@ -7,15 +7,16 @@ import os
 
 import pytest
 
-from executor_service import ExecutorClient, Outcome, Overloaded
+from executor_service import ExecutorClient, Limits, Outcome, Overloaded
 from tests.executor.servers import Server, running, wait_for
 
 SPIN = "while True: pass"
+LONG = Limits(wall_time_s=600)
 
 
 async def fill(executor: ExecutorClient, server: Server, running_: int, queued: int) -> list[asyncio.Task[object]]:
     """Programs that take all the processor they get, until every slot and every place in the queue is taken."""
-    calls = [asyncio.create_task(executor.execute(SPIN)) for _ in range(running_ + queued)]
+    calls = [asyncio.create_task(executor.execute(SPIN, limits=LONG)) for _ in range(running_ + queued)]
     await asyncio.to_thread(
         wait_for, lambda: (status := server.status()).running == running_ and status.queued == queued, 60.0
     )
@@ -60,7 +61,7 @@ async def test_a_tenant_gets_its_share_of_a_queue_that_another_has_filled() -> N
     with running("max_concurrent=1", "max_queued=4", "tenant_weights={calm: 0.5}") as server:
         async with ExecutorClient(server.target) as executor:
             (runs,) = await fill(executor, server, 1, 0)
-            calls = [asyncio.create_task(executor.execute(SPIN)) for _ in range(4)]
+            calls = [asyncio.create_task(executor.execute(SPIN, limits=LONG)) for _ in range(4)]
             await asyncio.to_thread(wait_for, lambda: server.status().queued == 4)
             calm = asyncio.create_task(executor.execute("print(1)", tenant="calm"))
             with pytest.raises(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from executor_service import Cause, ExecutorClient, InvalidRequest, Outcome
-from tests.executor.servers import Server, running, wait_for
+from tests.executor.servers import START_WITHIN_S, Server, running, wait_for
 
 PACKAGES = ("numpy", "pandas", "scipy", "sympy", "matplotlib")
 MISSING = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
@@ -27,7 +27,7 @@ def ready(server: Server) -> set[str]:
 def server() -> Iterator[Server]:
     ahead = [f"profiles.python-{name}.ahead=true" for name in ("numpy", "sympy", "pandas", "science")]
     with running(f"python={sys.executable}", *ahead) as server:
-        wait_for(lambda: len(ready(server)) == 2 + len(ahead), within_s=60)
+        wait_for(lambda: len(ready(server)) == 2 + len(ahead), within_s=START_WITHIN_S)
         yield server
 
 
@@ -55,11 +55,11 @@ async def test_the_smallest_profile_that_has_all_is_taken(executor: ExecutorClie
 
 async def test_while_the_smallest_is_loaded_a_larger_one_stands_in() -> None:
     with running(f"python={sys.executable}", "profiles.python-science.ahead=true") as server:
-        wait_for(lambda: "python-science" in ready(server), within_s=60)
+        wait_for(lambda: "python-science" in ready(server), within_s=START_WITHIN_S)
         async with ExecutorClient(server.target) as client:
             code = "import numpy; print(1)"
             assert (await client.execute(code)).profile == "python-science"
-            wait_for(lambda: "python-numpy" in ready(server), within_s=60)
+            wait_for(lambda: "python-numpy" in ready(server), within_s=START_WITHIN_S)
             assert (await client.execute(code)).profile == "python-numpy"
 
 

@@ -27,7 +27,7 @@ from executor_service.runs.output import OutputLog, OutputReader
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.net.channels import open_channel
-from tests.executor.servers import Server, processes_with, running, wait_for
+from tests.executor.servers import Server, held, let_go, processes_with, running, wait_for
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
@@ -148,25 +148,30 @@ async def test_a_repeated_id_gives_the_stored_output_as_chunks(executor: Executo
 
 
 async def test_a_stream_that_joins_a_run_begins_at_its_first_byte(executor: ExecutorClient) -> None:
-    code = "import time\nfor i in range(8): print(i, flush=True); time.sleep(0.3)\n"
+    marker, code = held()
     unary = asyncio.create_task(executor.execute(code, request_id="stream-2"))
-    await asyncio.sleep(0.9)
-    chunks = [event async for event in executor.stream(Program(code=code, request_id="stream-2"))]
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+    events = executor.stream(Program(code=code, request_id="stream-2"))
+    chunks = [await anext(events)]
+    await asyncio.to_thread(let_go, marker)
+    chunks += [event async for event in events]
     result = chunks.pop()
     assert isinstance(result, ExecutionResult)
     assert result.deduplicated
-    assert b"".join(event.data for event in chunks if isinstance(event, OutputChunk)) == b"0\n1\n2\n3\n4\n5\n6\n7\n"
+    assert b"".join(event.data for event in chunks if isinstance(event, OutputChunk)) == b"begun\ndone\n"
     assert len(chunks) > 1, "the output came in one piece, after the end"
     assert (await unary).stdout.data == result.stdout.data
 
 
 async def test_leaving_a_joined_stream_leaves_the_run_alone(executor: ExecutorClient) -> None:
-    code = "import time; print('a', flush=True); time.sleep(1.5); print('b')"
+    marker, code = held()
     unary = asyncio.create_task(executor.execute(code, request_id="stream-3"))
-    await asyncio.sleep(0.5)
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker))
     async with aclosing(executor.stream(Program(code=code, request_id="stream-3"))) as events:
-        assert await anext(events) == OutputChunk(Stream.STDOUT, b"a\n")
-    assert (await unary).stdout.data == b"a\nb\n"
+        assert await anext(events) == OutputChunk(Stream.STDOUT, b"begun\n")
+    await executor.status()  # the server hears that the stream was left before this
+    await asyncio.to_thread(let_go, marker)
+    assert (await unary).stdout.data == b"begun\ndone\n"
 
 
 async def test_a_bad_field_is_named_below_execution(executor: ExecutorClient) -> None:

@@ -13,18 +13,21 @@ from executor_service.guest.walls import tree
 
 CODE = """
 import os, threading, time
-pipe = os.pipe()
+reader, writer = os.pipe()
 for _ in range(4):
     if os.fork() == 0:
         if os.fork():
             time.sleep(60)
         os.setsid()
+        os.write(writer, b"x")
         time.sleep(60)
 def branch():
-    if os.fork() == 0: time.sleep(60)
+    if os.fork() == 0:
+        os.write(writer, b"x")
+        time.sleep(60)
     time.sleep(60)
 threading.Thread(target=branch, daemon=True).start()
-time.sleep(0.3)
+for _ in range(5): os.read(reader, 1)
 print("made", flush=True)
 time.sleep(60)
 """

@@ -62,7 +62,7 @@ async def test_a_candidate_that_floods_while_nobody_asks_does_not_answer_again(e
 
 
 async def test_a_check_that_was_content_before_stays_so_and_the_end_is_told(executor: ExecutorClient) -> None:
-    later = BACKGROUND.replace("['yes']", "['sh', '-c', 'sleep 2; exec yes']")  # when the question is long answered
+    later = "import subprocess\ndef f():\n    subprocess.Popen(['sh', '-c', 'sleep 2; exec yes'])\n    return 1"
     found = await judged(executor, later, AssertCase("import time\nassert f() == 1\ntime.sleep(7)"))
     assert (found.verdict, found.cause) == (Verdict.PASSED, Cause.POLICY)
     assert found.execution is not None

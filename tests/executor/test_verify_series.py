@@ -23,7 +23,7 @@ from executor_service import (
 from executor_service.guest.walls import landlock
 from executor_service.verification.verify import AT_ONCE, LEAST_CALLS
 from tests.executor.levels import LEVELS
-from tests.executor.servers import Server, processes_with, running
+from tests.executor.servers import Server, processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 
 NAMESPACES = [level for level in LEVELS if not level.landlock]
@@ -198,7 +198,7 @@ def f(): return [LOADED, os.getpid(), subprocess.Popen(["sleep", "600.25"], star
             assert all(loaded == called for loaded, called in (case.value for case in found.cases)), obstacle
     values = [case.value for case in result.cases]
     assert all((loaded != called) is (version >= landlock.SCOPES) for loaded, called, _ in values)
-    assert not processes_with("sleep 600.25")
+    await asyncio.to_thread(wait_for, lambda: not processes_with("600.25", bare.pid))
 
 
 WHERE = "import os\nLOADED = os.getpid()\ndef f(): return [LOADED, os.getpid()]\n"
@@ -309,7 +309,7 @@ async def test_a_series_takes_one_lease_and_gives_it_back_for_others() -> None:
             assert limiter.bucket().granted_total < len(many)
             slow = [StdioCase(b"", b"1")] * 12
             grading = asyncio.create_task(client.verify("import time; time.sleep(0.3); print(1)", slow))
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(wait_for, lambda: limiter.bucket().queued == 3)
             other = await client.execute("print(2)")
             assert other.ok
             assert not grading.done()

@@ -22,7 +22,7 @@ from executor_service import (
     StdioCase,
     Verdict,
 )
-from tests.executor.servers import Server, marked, processes_with, running, wait_for
+from tests.executor.servers import Server, held, let_go, processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 
 DOUBLE = "print(2 * int(input()))"
@@ -228,12 +228,12 @@ async def test_each_case_holds_a_lease_of_its_own() -> None:
 async def test_a_server_that_ends_says_which_cases_it_has_not_run() -> None:
     with running("max_concurrent=1", "drain_grace_s=20") as server:
         async with ExecutorClient(server.target) as executor:
-            # Its name alone says nothing: interpreters that wait for a program are called main.py too.
-            marker, _ = marked()
-            code = f"import os\nprint('ran', flush=True)\nos.execvp('sleep', ['{marker}', '2'])\n"
-            call = asyncio.create_task(executor.verify(code, [StdioCase(b"", b"ran")] * 6))
+            marker, code = held()
+            call = asyncio.create_task(executor.verify(code, [StdioCase(b"", b"begun\ndone")] * 6))
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
             server.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(wait_for, lambda: server.status().draining)
+            await asyncio.to_thread(let_go, marker)
             result = await call
     assert result.cases[0].verdict is Verdict.PASSED
     assert {(case.verdict, case.cause) for case in result.cases[1:]} == {(Verdict.ERROR, Cause.INFRA)}

@@ -77,10 +77,11 @@ async def test_what_is_not_run_is_told(executor: ExecutorClient) -> None:
     assert [case.verdict for case in told] == [Verdict.PASSED, Verdict.WRONG_ANSWER, Verdict.NOT_RUN]
 
 
-async def test_who_joins_or_comes_later_is_told_all(executor: ExecutorClient) -> None:
+async def test_who_joins_or_comes_later_is_told_all(executor: ExecutorClient, server: Server) -> None:
     code = "import time; n = int(input()); time.sleep(n % 2); print(2 * n)"
+    await asyncio.to_thread(wait_for, lambda: server.status().running == 0)
     unary = asyncio.create_task(executor.verify(code, CASES, request_id="cases-1"))
-    await asyncio.sleep(0.5)
+    await asyncio.to_thread(wait_for, lambda: server.status().running > 0)
     for _ in range(2):
         told: list[CaseResult] = []
         result = await executor.verify(code, CASES, request_id="cases-1", on_case=told.append)
@@ -89,10 +90,11 @@ async def test_who_joins_or_comes_later_is_told_all(executor: ExecutorClient) ->
     assert (await unary).cases == result.cases
 
 
-async def test_another_request_with_the_id_is_told_nothing(executor: ExecutorClient) -> None:
+async def test_another_request_with_the_id_is_told_nothing(executor: ExecutorClient, server: Server) -> None:
     code = "import time; time.sleep(float(input()) / 5)"
+    await asyncio.to_thread(wait_for, lambda: server.status().running == 0)
     first = asyncio.create_task(executor.verify(code, CASES, request_id="cases-2"))
-    await asyncio.sleep(0.3)
+    await asyncio.to_thread(wait_for, lambda: server.status().running > 0)
     told: list[CaseResult] = []
     with pytest.raises(ExecutorError):
         await executor.verify(DOUBLES, CASES, request_id="cases-2", on_case=told.append)

@@ -282,9 +282,9 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
     folder, base = project(roots / "idle")
     with running("max_concurrent=2", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}") as server:
         async with ExecutorClient(server.target) as executor:
-            workspace = await executor.prepare_workspace(local_path=str(folder), commit=base, idle_ttl_s=0.5)
+            workspace = await executor.prepare_workspace(local_path=str(folder), commit=base, idle_ttl_s=1.5)
             name = workspace.workspace_id
-            code = "import os, time; time.sleep(6); print(len(os.listdir('/testbed')))"
+            code = "import os, time; time.sleep(4); print(len(os.listdir('/testbed')))"
             case = [StdioCase(stdin=b"", expected_stdout=b"1")]
             assert (await executor.verify("print(1)", case, workspace_id=name, request_id="graded")).all_passed
             assert (await executor.execute(code, workspace_id=name, request_id="idle")).stdout.text == "5\n"

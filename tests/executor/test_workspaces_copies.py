@@ -119,12 +119,13 @@ async def test_the_copy_costs_the_program_nothing(executor: ExecutorClient, tmp_
     name = await prepared(executor, tmp_path / "r", {f"d{n % 10}/{n}": b"x" for n in range(600)})
     code = f"{FOLDER}print(sum(len(files) for top, _, files in os.walk(folder) if '.git' not in top))"
     await executor.execute(code, workspace_id=name)
-    plain = await executor.execute("pass")
-    result = await executor.execute("pass", workspace_id=name)
-    assert result.setup_time_s > plain.setup_time_s + 0.01
-    assert result.wall_time_s < result.setup_time_s
-    assert result.cpu_time_s < max(0.02, 3 * plain.cpu_time_s)
-    limits = Limits(wall_time_s=0.2, cpu_time_s=0.2)
+    plain = [await executor.execute("pass") for _ in range(5)]
+    copied = [await executor.execute("pass", workspace_id=name) for _ in range(5)]
+    setup_s = min(each.setup_time_s for each in copied)
+    assert setup_s > min(each.setup_time_s for each in plain) + 0.01
+    assert min(each.wall_time_s for each in copied) < setup_s
+    assert min(each.cpu_time_s for each in copied) < max(0.02, 3 * min(each.cpu_time_s for each in plain))
+    limits = Limits(wall_time_s=1, cpu_time_s=0.2)
     result = await executor.execute(code, workspace_id=name, limits=limits)
     assert (result.outcome, result.stdout.text) == (Outcome.FINISHED, "600\n")
 

@@ -338,7 +338,7 @@ async def test_a_workspace_stays_while_a_session_or_a_branch_lives(
     executor: ExecutorClient, repository: tuple[bytes, str]
 ) -> None:
     asked = {"bundle": repository[0], "commit": repository[1], "mount_path": "/short"}
-    name = (await executor.prepare_workspace(**asked, idle_ttl_s=0.5)).workspace_id  # type: ignore[arg-type]
+    name = (await executor.prepare_workspace(**asked, idle_ttl_s=1.5)).workspace_id  # type: ignore[arg-type]
     root = await executor.create_session(workspace_id=name)
     session = Session(executor, root)
     (branch,) = await session.branch()
@@ -348,7 +348,7 @@ async def test_a_workspace_stays_while_a_session_or_a_branch_lives(
     assert (await executor.execute(READ, workspace_id=name)).stdout.text == BUGGY
     await branch.delete()
     async with asyncio.timeout(30):
-        while (await executor.prepare_workspace(**asked, idle_ttl_s=0.5)).cached:  # type: ignore[arg-type]
+        while (await executor.prepare_workspace(**asked, idle_ttl_s=1.5)).cached:  # type: ignore[arg-type]
             await asyncio.sleep(4)
 
 

@@ -48,19 +48,19 @@ async def test_files_go_to_the_work_folder_and_come_from_there(client: ExecutorC
 
 
 async def test_a_command_that_takes_too_long_is_interrupted_and_the_shell_stays(client: ExecutorClient) -> None:
-    async with client.session(language="bash", image="one", limits=Limits(wall_time_s=1)) as session:
+    async with client.session(language="bash", image="one") as session:
         await said(session, "x=kept")
-        result = await session.run("sleep 60; echo no")
+        result = await session.run("sleep 60; echo no", limits=Limits(wall_time_s=1))
         assert (result.outcome, result.stdout.text) == (Outcome.TIME_LIMIT, "")
         assert await said(session, "echo $x") == "kept\n"
 
 
 async def test_an_image_without_bash_has_its_sh(client: ExecutorClient) -> None:
-    async with client.session(language="bash", image="plain", limits=Limits(wall_time_s=1)) as session:
+    async with client.session(language="bash", image="plain") as session:
         assert await said(session, "x='it'\"'\"'s'; echo ${BASH_VERSION-none}") == "none\n"
         wrong = await session.run("if (")
         assert (wrong.outcome, wrong.exit_code) == (Outcome.NONZERO_EXIT, 2)
-        assert (await session.run("sleep 60")).outcome is Outcome.TIME_LIMIT
+        assert (await session.run("sleep 60", limits=Limits(wall_time_s=1))).outcome is Outcome.TIME_LIMIT
         assert await said(session, "echo $x; cat") == "it's\n"
         assert (await session.run("exit 3")).message.startswith("The shell exited with code 3.")
         assert await said(session, "echo ${x-gone}") == "gone\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -28,6 +29,8 @@ from tests.executor.sessions.conftest import quiet
 
 MOUNTING = [each for each in EXTREMES if not each.values[0].landlock]
 MOST = 16
+MARK = f"{os.getpid():08d}5"
+"""Decimals of seconds that no other test process sleeps for."""
 SERVE = """python3 -c '
 import http.server
 http.server.test(http.server.SimpleHTTPRequestHandler, http.server.HTTPServer, port=8000, bind="127.0.0.1")' &
@@ -117,33 +120,33 @@ async def test_it_ends_as_a_process_does(shell: Session, command: str, code: int
 
 
 async def test_at_its_time_all_that_it_started_is_killed(shell: Session) -> None:
-    command = "sleep 4444.5 & setsid sleep 4445.5 & (setsid sleep 4446.5 &); sleep 4447.5"
+    command = f"sleep 4444.{MARK} & setsid sleep 4445.{MARK} & (setsid sleep 4446.{MARK} &); sleep 4447.{MARK}"
     kept = asyncio.create_task(beside(shell, "sleep 3; echo kept"))
     result = await beside(shell, command, timeout=1.0)
     assert (result.outcome, result.cause, result.exit_code) == (Outcome.TIME_LIMIT, Cause.POLICY, 137)
     assert result.message == "Killed: the program ran for longer than 1 s."
-    assert not any(processes_with(f"444{n}.5") for n in range(4, 8))
+    await asyncio.to_thread(wait_for, lambda: not any(processes_with(f"444{n}.{MARK}") for n in range(4, 8)))
     assert (await kept).stdout.text == "kept\n"
     assert (await shell.run("echo lives")).stdout.text == "lives\n"
 
 
 async def test_a_caller_that_leaves_ends_it(shell: Session) -> None:
-    running = asyncio.create_task(beside(shell, "setsid sleep 4545.5 & sleep 4546.5"))
-    while not processes_with("4545.5") or not processes_with("4546.5"):
+    running = asyncio.create_task(beside(shell, f"setsid sleep 4545.{MARK} & sleep 4546.{MARK}"))
+    while not processes_with(f"4545.{MARK}") or not processes_with(f"4546.{MARK}"):
         await asyncio.sleep(0.05)
     running.cancel()
     await asyncio.wait([running])
-    await asyncio.to_thread(wait_for, lambda: not processes_with("4545.5") and not processes_with("4546.5"))
+    await asyncio.to_thread(wait_for, lambda: not processes_with(f"4545.{MARK}") and not processes_with(f"4546.{MARK}"))
     assert await said(shell, "echo lives") == "lives\n"
 
 
 async def test_what_it_leaves_goes_on_until_the_session_ends(executor: ExecutorClient) -> None:
     async with executor.session(language="bash") as shell:
         began = time.monotonic()
-        await said(shell, "setsid sleep 4646.5 & sleep 4647.5 & true")
+        await said(shell, f"setsid sleep 4646.{MARK} & sleep 4647.{MARK} & true")
         assert time.monotonic() - began < 15
-        wait_for(lambda: bool(processes_with("4646.5") and processes_with("4647.5")))  # also while they exec
-    wait_for(lambda: not processes_with("4646.5") and not processes_with("4647.5"))
+        wait_for(lambda: processes_with(f"4646.{MARK}") and processes_with(f"4647.{MARK}"))  # also while they exec
+    wait_for(lambda: not processes_with(f"4646.{MARK}") and not processes_with(f"4647.{MARK}"))
 
 
 async def test_output_is_cut_and_floods_are_killed(shell: Session) -> None:
@@ -157,8 +160,8 @@ async def test_output_is_cut_and_floods_are_killed(shell: Session) -> None:
 
 async def test_limits_of_the_session_are_those_of_all(executor: ExecutorClient) -> None:
     async with executor.session(language="bash", limits=Limits(memory_bytes=64 << 20, wall_time_s=60)) as shell:
-        other = asyncio.create_task(beside(shell, "sleep 50"))
-        await asyncio.sleep(0.5)
+        other = asyncio.create_task(beside(shell, f"sleep 4949.{MARK}"))
+        await asyncio.to_thread(wait_for, lambda: processes_with(f"4949.{MARK}"))
         result = await beside(shell, "x=$(head -c 200000000 /dev/zero | tr '\\0' a); echo ${#x}")
         assert result.outcome is Outcome.MEMORY_LIMIT
         assert (await other).outcome is Outcome.MEMORY_LIMIT
@@ -197,14 +200,14 @@ async def test_a_session_that_is_deleted_takes_them_along(
     executor: ExecutorClient, server: Server, level: Level
 ) -> None:
     info = await executor.create_session(language="bash")
-    run = executor.execute("sleep 4848.5", language="bash", session_id=info.session_id, beside=True)
+    run = executor.execute(f"sleep 4848.{MARK}", language="bash", session_id=info.session_id, beside=True)
     running = asyncio.create_task(run)
-    while not processes_with("4848.5"):
+    while not processes_with(f"4848.{MARK}"):
         await asyncio.sleep(0.1)
     (seen,) = [each for each in await executor.list_sessions() if each.session_id == info.session_id]
     assert (seen.busy, seen.idle_s) == (True, 0.0)
     await executor.delete_session(info.session_id)
-    assert not processes_with("4848.5")
+    assert not processes_with(f"4848.{MARK}")
     result = await running
     assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
     assert result.message == "The session was deleted."
@@ -252,10 +255,11 @@ async def test_what_kills_commands_as_they_begin_is_no_fault_of_ours(shell: Sess
 
 
 async def test_sessions_rest_only_without_them(executor: ExecutorClient) -> None:
-    async with executor.session(language="bash", idle_ttl_s=1) as shell:
+    async with executor.session(language="bash", idle_ttl_s=2) as shell:
         assert await said(shell, "sleep 3.5; echo lives") == "lives\n"
         assert await said(shell, "echo lives") == "lives\n"
-        await asyncio.sleep(3.5)
+        while shell.session_id in {info.session_id for info in await executor.list_sessions()}:
+            await asyncio.sleep(0.1)
         with pytest.raises(SessionNotFound, match="without a cell"):
             await said(shell, "true")
 

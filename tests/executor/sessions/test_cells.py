@@ -249,8 +249,7 @@ async def test_output_of_what_a_cell_left_running_belongs_to_the_next(session: S
         "def work():\n    go.wait(); print('from a thread', flush=True); done.set()\n"
         "done = threading.Event()\nthreading.Thread(target=work, daemon=True).start()"
     )
-    await session.run("threading.Timer(0.05, go.set).start()")
-    result = await session.run("done.wait()")
+    result = await session.run("go.set(); done.wait()")
     assert result.stdout.text == "from a thread\n"
 
 

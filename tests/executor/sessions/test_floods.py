@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome, SessionNotFound
-from tests.executor.servers import processes_with, wait_for
+from tests.executor.servers import held, let_go, processes_with, wait_for
 
 LITTLE = Limits(output_bytes=1000, wall_time_s=60)
 FLOOD = "while True: print('x' * 10_000)"
@@ -39,11 +39,12 @@ async def test_a_branch_that_floods_between_cells_ends_alone(executor: ExecutorC
 
 async def test_little_is_kept_of_what_is_written_between_cells(executor: ExecutorClient) -> None:
     """A server has many sessions that rest."""
-    marker = uuid.uuid4().hex
+    marker, (pause, _) = uuid.uuid4().hex, held()
     async with executor.session(limits=Limits(output_bytes=8 << 20)) as session:
-        command = ["sh", "-c", f"sleep 5; yes | head -c 4000000; : {marker}"]
-        await session.run(f"import subprocess; process = subprocess.Popen({command})")
-        await asyncio.to_thread(wait_for, lambda: processes_with(marker) != [])  # its words show a little after exec
+        command = ["sh", "-c", f"sleep $PAUSE; yes | head -c 4000000; : {marker}"]
+        code = f"Popen({command}, env=os.environ | {{'PAUSE': '{pause}'}}, stderr=DEVNULL)"
+        await session.run(f"import os; from subprocess import DEVNULL, Popen; process = {code}")
+        await asyncio.to_thread(let_go, pause)
         await asyncio.to_thread(wait_for, lambda: processes_with(marker) == [])
         output = (await session.run("1")).stdout
         assert (len(output.data), output.total_bytes, output.truncated) == (1 << 20, 4_000_000, True)

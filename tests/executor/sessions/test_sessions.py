@@ -24,7 +24,7 @@ from executor_service import (
 )
 from executor_service.sessions.table import MAX_WAITING
 from tests.executor.levels import Level
-from tests.executor.servers import Server, children, running, wait_for
+from tests.executor.servers import Server, children, held, let_go, processes_with, running, wait_for
 from tests.executor.sessions.conftest import quiet, value
 
 MIB = 1 << 20
@@ -180,7 +180,12 @@ async def test_a_flood_between_cells_ends_the_session(executor: ExecutorClient) 
 
 async def test_a_process_that_writes_for_ever_does_not_hold_the_server_up(executor: ExecutorClient) -> None:
     async with executor.session() as session:
-        result = await session.run("import subprocess, time; p = subprocess.Popen(['yes']); time.sleep(0.3); p.kill()")
+        flood = "head -c 4000000 /dev/zero; touch enough; exec yes"
+        result = await session.run(
+            f"import os, subprocess, time; p = subprocess.Popen(['sh', '-c', '{flood}'])\n"
+            "while not os.path.exists('enough'): time.sleep(0.01)\n"
+            "p.kill()"
+        )
         assert result.stdout.truncated or result.outcome is Outcome.OUTPUT_LIMIT
 
 
@@ -216,11 +221,11 @@ async def test_too_many_waiting_cells_are_refused(session: Session, executor: Ex
     assert {result.outcome for result in rest} == {Outcome.FINISHED}
 
 
-async def test_cancelling_a_cell_interrupts_it_and_keeps_the_state(session: Session, executor: ExecutorClient) -> None:
-    call = asyncio.create_task(
-        session.run("interrupted = False\ntry:\n    while True:\n        n = 1\nfinally: interrupted = True")
-    )
-    await busy(session, executor)
+async def test_cancelling_a_cell_interrupts_it_and_keeps_the_state(session: Session) -> None:
+    marker = f"600.{uuid.uuid4().int}"
+    begins = f"import subprocess\ninterrupted = False\ntry:\n    subprocess.Popen(['sleep', '{marker}'])\n"
+    call = asyncio.create_task(session.run(f"{begins}    while True:\n        n = 1\nfinally: interrupted = True"))
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker))
     call.cancel()
     assert await value(session, "x, interrupted") == "('kept', True)"
 
@@ -270,8 +275,8 @@ async def test_nothing_of_a_deleted_session_is_left(executor: ExecutorClient, se
 
 
 async def test_idle_sessions_are_deleted_and_used_ones_are_not(executor: ExecutorClient) -> None:
-    short = await executor.create_session(idle_ttl_s=1.0)
     async with executor.session(idle_ttl_s=600.0) as other:
+        short = await executor.create_session(idle_ttl_s=1.0)
         used = Session(executor, short)
         result: ExecutionResult = await used.run("import time; time.sleep(2.5); 'longer than the ttl'")
         assert result.outcome is Outcome.FINISHED
@@ -337,14 +342,18 @@ async def test_a_tenant_gets_its_share_of_the_sessions_that_another_has_taken() 
         async with ExecutorClient(server.target) as executor:
             greedy = [Session(executor, await executor.create_session(tenant="greedy")) for _ in range(4)]
             cells = [asyncio.create_task(greedy[at].run("while True: pass")) for at in (0, 2)]
-            cells.append(asyncio.create_task(greedy[3].run("import time; time.sleep(3)")))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 3)
+            marker, code = held()
+            cells.append(asyncio.create_task(greedy[3].run(code)))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 3 and processes_with(marker))
             calm = Session(executor, await executor.create_session(tenant="calm"))
             with pytest.raises(SessionNotFound, match=r"gave way to another tenant's.*max_sessions") as caught:
                 await greedy[1].run("1")
             assert caught.value.cause is Cause.INFRA
             branching = asyncio.create_task(calm.branch())
+            await busy(calm, executor)
             following = asyncio.create_task(greedy[3].run("1"))
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
+            await asyncio.to_thread(let_go, marker)
             await branching
             assert (await cells[2]).outcome is Outcome.FINISHED, "its own cell came to its end"
             with pytest.raises(SessionNotFound, match="gave way"):

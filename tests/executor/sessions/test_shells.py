@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +22,7 @@ from executor_service import (
     Session,
     SessionNotFound,
 )
-from tests.executor.servers import Server, processes_with, wait_for
+from tests.executor.servers import Server, parent, processes_with, wait_for
 
 
 @pytest.fixture
@@ -163,8 +166,14 @@ async def test_a_session_that_can_have_no_other_shell_ends(shell: Session) -> No
 
 
 async def test_a_shell_that_ends_between_commands_is_followed_by_another(shell: Session) -> None:
-    await said(shell, "x=5; (sleep 0.2; kill -9 $$) &")
-    await asyncio.sleep(1)
+    marker = f"600.{uuid.uuid4().int}"
+    await said(shell, f"x=5; sleep {marker} &")
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+    (child,) = processes_with(marker)
+    pid = parent(child)
+    os.kill(pid, signal.SIGKILL)
+    stat = Path(f"/proc/{pid}/stat")
+    await asyncio.to_thread(wait_for, lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
     result = await shell.run("echo ${x-gone}")
     assert (result.exit_code, result.stdout.text) == (0, "gone\n")
     assert result.message.startswith("The shell was ended by signal 9.")
