@@ -18,14 +18,14 @@ from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.limiter.servers import limiter_server
-from tests.rollout.services import executor_status, interpreter, limiter_status
+from tests.rollout.services import LAZY, executor_status, interpreter, limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[LocalStack]:
-    async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"]) as stack:
+    async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=LAZY) as stack:
         yield stack
 
 
@@ -135,7 +135,7 @@ async def test_without_the_global_limit_this_process_keeps_to_the_rate(stack: Lo
 
 async def test_executor_that_dies_is_never_text_for_the_model() -> None:
     async with AsyncExitStack() as resources:
-        stack = await resources.enter_async_context(LocalStack())
+        stack = await resources.enter_async_context(LocalStack(executor_args=LAZY))
         tool = await resources.enter_async_context(interpreter(stack))
         running = asyncio.ensure_future(run(tool, "import time; time.sleep(60)"))
         while (await executor_status(stack)).running == 0:
@@ -166,7 +166,7 @@ async def test_settings_are_checked(settings: dict[str, Any], problem: str) -> N
 async def test_a_full_executor_lowers_the_limit_that_its_callers_share() -> None:
     """Each call that it refuses, and the tool tries again, gives its lease back as OVERLOADED."""
     limiter_args = ["buckets.code.max_in_flight=8", "buckets.code.adaptive=true"]
-    full = ["max_concurrent=1", "max_queued=0"]
+    full = ["max_concurrent=1", "max_queued=0", *LAZY]
     async with LocalStack(limiter_args=limiter_args, executor_args=full) as stack, interpreter(stack) as tool:
         calls = [run(tool, "import time; time.sleep(1)") for _ in range(8)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
@@ -181,10 +181,10 @@ async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly(s
         CodeInterpreter(config, executor=stack.ports.executor, limiter=other.address) as tool,
     ):
         began = time.monotonic()
-        calls = [asyncio.create_task(run(tool, "print(1)")) for _ in range(5)]
+        calls = [asyncio.create_task(run(tool, "print(1)")) for _ in range(3)]
         for call in calls:
             with pytest.raises(InfraError, match="lease"):
                 await call
         assert time.monotonic() - began > 0.5 * (0.1 + 0.2 + 0.4 + 0.8), "pauses, at their shortest"
         assert tool._opened is not None
-        assert tool._opened.client.cooldown.failures == 10  # of five calls, each in two attempts
+        assert tool._opened.client.cooldown.failures == 6  # of three calls, each in two attempts

@@ -97,29 +97,39 @@ HUB = {"HF_ENDPOINT": "http://127.0.0.1:1", "no_proxy": "127.0.0.1"}
 
 
 def test_a_model_of_the_hub_is_found_in_its_cache(tmp_path: Path, tiny_dir: Path) -> None:
-    def fairbox(model: str, *before: str) -> subprocess.CompletedProcess[str]:
-        program = "; ".join([*before, "import sys; from rollout.cli import main; sys.exit(main(sys.argv[1:]))"])
-        env = os.environ | HUB | {"HF_HOME": str(tmp_path), "FAIRBOX_CACHE": str(tmp_path / "ours")}
-        command = [sys.executable, "-c", program, "check-template", f"model={model}"]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200 * SLOWNESS)
-
     cache = tmp_path / "hub" / "models--somebody--tiny"
     shutil.copytree(tiny_dir, cache / "snapshots" / ("a" * 40))
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("a" * 40)
-    assert fairbox("somebody/tiny").returncode == 0
+    env = os.environ | HUB | {"HF_HOME": str(tmp_path), "FAIRBOX_CACHE": str(tmp_path / "ours")}
+    command = [sys.executable, "-m", "rollout.cli", "check-template", "model=somebody/tiny"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200 * SLOWNESS)
+    assert done.returncode == 0, done.stderr
     link = tmp_path / "ours" / "models" / "hub" / "somebody" / "tiny"  # the name that dumps show
     assert link.resolve() == (cache / "snapshots" / ("a" * 40)).resolve()
     assert (link / "config.json").is_file()
-    absent = fairbox("somebody/absent")
-    assert (absent.returncode, absent.stderr) == (
-        1,
+
+
+def test_a_model_that_is_not_in_the_hubs_cache_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(hub.constants, "ENDPOINT", HUB["HF_ENDPOINT"])
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("FAIRBOX_CACHE", str(tmp_path / "ours"))
+    assert main(["check-template", "model=somebody/absent"]) == 1
+    assert capsys.readouterr().err == (
         "fairbox check-template: model is 'somebody/absent', which is neither a folder here nor in the hub's cache "
-        f"({tmp_path / 'hub'}): run `hf download somebody/absent` first\n",
+        f"({tmp_path / 'hub'}): run `hf download somebody/absent` first\n"
     )
-    without = fairbox("somebody/tiny", "import sys; sys.modules['huggingface_hub'] = None")
-    assert without.returncode == 1
-    assert without.stderr.endswith("the package huggingface_hub: run `pip install 'fairbox[engine]'`\n")
+
+
+def test_a_model_of_the_hub_needs_a_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert main(["check-template", "model=somebody/tiny"]) == 1
+    assert capsys.readouterr().err.endswith("the package huggingface_hub: run `pip install 'fairbox[engine]'`\n")
 
 
 def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from rollout.dump import read_dump
 from rollout.dump_check import check_dump
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.stack import LocalStack, StackPorts
-from tests.rollout.services import limiter_status
+from tests.rollout.scripted import scripted_command
+from tests.rollout.services import LAZY, limiter_status
 
 ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
@@ -45,10 +46,11 @@ tools:
 """
 
 
-@pytest.mark.parametrize(("data", "count"), [("built-in", 8), ("gsm8k", 4)])
+@pytest.mark.parametrize("data", ["built-in", "gsm8k"])
 def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
-    tmp_path: Path, model_dir: Path, data: str, count: int, request: pytest.FixtureRequest
+    tmp_path: Path, model_dir: Path, data: str, request: pytest.FixtureRequest
 ) -> None:
+    count = 4
     (tmp_path / "tools.yaml").write_text(SESSIONS)
     if data == "built-in":
         chosen = [f"tools={tmp_path / 'tools.yaml'}"]
@@ -84,10 +86,10 @@ def command_of(pid: int) -> str:
     return ""
 
 
-async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
+async def started(out: Path, words: list[str]) -> asyncio.subprocess.Process:
     """A run in a group of its own, once it has handed over its first trajectory."""
     process = await asyncio.create_subprocess_exec(
-        *command(f"out={out}", *words), cwd=ROOT, stderr=asyncio.subprocess.PIPE, start_new_session=True
+        *words, f"out={out}", cwd=ROOT, stderr=asyncio.subprocess.PIPE, start_new_session=True
     )
     async with asyncio.timeout(200):
         while not ((out / "1.jsonl").exists() and (out / "1.jsonl").stat().st_size):
@@ -97,10 +99,12 @@ async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
 
 
 async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
-    async with LocalStack() as stack:
+    goes_on = tmp_path / "goes-on"
+    async with LocalStack(executor_args=LAZY) as stack:
         services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
-        process = await started(tmp_path, *services, *FEW, "tool.outage_timeout=2")
+        process = await started(tmp_path, scripted_command(goes_on, *services, *FEW, "tool.outage_timeout=2"))
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
+        goes_on.touch()
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors
@@ -117,18 +121,19 @@ async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp
 
 async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: Path, model_dir: Path) -> None:
     """Trajectories that it failed are played again behind the outage, so nothing is chosen by who calls tools."""
-    ports = StackPorts.free()
-    async with LocalStack(ports) as stack:
+    ports, goes_on = StackPorts.free(), tmp_path / "goes-on"
+    async with LocalStack(ports, executor_args=LAZY) as stack:
         services = (f"executor={ports.executor}", f"limiter={ports.limiter}")
-        process = await started(tmp_path, *services, *FEW)
+        process = await started(tmp_path, scripted_command(goes_on, *services, *FEW))
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
         granted = (await limiter_status(stack)).buckets[0].granted_total
+        goes_on.touch()
         async with asyncio.timeout(200):  # until calls have failed, each in two attempts, and a probe has
             while (await limiter_status(stack)).buckets[0].granted_total < granted + 5:
                 assert process.returncode is None
                 await asyncio.sleep(0.1)
         assert not (tmp_path / "summary.json").exists()
-    async with LocalStack(ports):
+    async with LocalStack(ports, executor_args=LAZY):
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     records = list(read_dump(tmp_path / "1.jsonl"))
@@ -137,10 +142,12 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
 
 
 async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path) -> None:
-    process = await started(tmp_path, "--up", *FEW)
+    goes_on = tmp_path / "goes-on"
+    process = await started(tmp_path, scripted_command(goes_on, "--up", *FEW))
     for service in ("executor_service", "limiter"):
         (child,) = [pid for pid in children_of(process.pid) if f"\0-m\0{service}\0" in command_of(pid)]
         os.kill(child, signal.SIGKILL)
+    goes_on.touch()
     _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     for service in ("executor_service", "limiter"):
@@ -149,7 +156,7 @@ async def test_up_starts_its_services_again(tmp_path: Path, model_dir: Path) -> 
 
 
 async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:
-    process = await started(tmp_path, "--up", "samples_per_prompt=8", "concurrency=2", SHORT)
+    process = await started(tmp_path, command("--up", "samples_per_prompt=8", "concurrency=2", SHORT))
     process.send_signal(signal.SIGINT)
     _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 130

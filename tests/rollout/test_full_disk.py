@@ -16,6 +16,8 @@ from tests.executor.servers import SLOWNESS
 ROOT = Path(__file__).parents[2]
 FULL = "No space left on device"
 FEW = ("limits.max_turns=1", "limits.max_turn_tokens=8", "concurrency=2")
+PLAIN = "env_config.prompt=plain"
+"""A prompt without tools: the run needs no services."""
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def fairbox(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_dump_that_fills_the_disk_ends_the_run(small_disk: Path, tiny_dir: Path) -> None:
     out = small_disk / "out"
-    words = ("--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8", "journal=none")
+    words = (PLAIN, f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8", "journal=none")
     done = fairbox("rollout", *words, *FEW)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"fairbox rollout: {out / '1.jsonl'}: can't be written: {FULL}"
@@ -53,7 +55,7 @@ def test_a_run_whose_journal_fills_the_disk_goes_on_when_there_is_room(
     out.mkdir()
     # Alone on the disk: of a journal and a dump, either may fill it first.
     (out / "journal.db").symlink_to(small_disk / "journal.db")
-    words = ("--up", f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8")
+    words = (PLAIN, f"model={tiny_dir}", f"out={out}", "samples_per_prompt=8")
     done = fairbox("rollout", *words, *FEW)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"fairbox rollout: {out / 'journal.db'}: database or disk is full"

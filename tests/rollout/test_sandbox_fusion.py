@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ from rollout.tools.formats.calls import ToolCall
 from tests.executor.gateways import GatewayServer, gateway
 from tests.limiter.servers import until
 from tests.rollout.sandboxes import Sandbox, adaptive_limiter, answers, interpreter_at, ran, reply, run, sandbox
-from tests.rollout.scripted import roll_out, tool_call
+from tests.rollout.scripted import roll_out, scripted_command, tool_call
 
 ROOT = Path(__file__).parents[2]
 BURN = "import time\nprint('before', flush=True)\ntime.sleep(60)"
@@ -277,7 +276,7 @@ async def test_a_run_needs_no_executor(tmp_path: Path, model_dir: Path) -> None:
     async with sandbox() as service, adaptive_limiter() as limiter:
         words = [f"tool.sandbox_fusion_url={service.url}", f"limiter={limiter.address}", "executor=127.0.0.1:1"]
         few = ["n=3", "limits.max_turns=2", "limits.max_turn_tokens=96", f"out={tmp_path}"]
-        command = [sys.executable, "-m", "rollout.cli", "rollout", *words, *few]
+        command = scripted_command(tmp_path, *words, *few)
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
         _, errors = await asyncio.wait_for(process.communicate(), 300)
         assert process.returncode == 0, errors.decode()

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import pytest_asyncio
 
 from rollout.cli import main
 from rollout.stack import LocalStack
@@ -18,6 +19,8 @@ from rollout.tools.code.bash import BashConfig, BashTool
 from tests.executor.images.archives import Entry, host_layer, layer, layout_files, write_folder
 from tests.executor.images.registry import Registry
 from tests.rollout.services import LAZY, executor_status, nothing_left
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(store: Path) -> AsyncIterator[LocalStack]:
     args = ["buckets.code.max_in_flight=3"]
     async with LocalStack(limiter_args=args, executor_args=[f"image_dir={store}", *LAZY]) as stack:

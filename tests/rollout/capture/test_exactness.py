@@ -46,9 +46,9 @@ async def converse(gateway: CaptureGateway, name: str, question: str) -> None:
             )
 
 
-async def test_record_is_what_the_model_saw_and_sampled(model_dir: Path, chat: ChatTemplate, tmp_path: Path) -> None:
+async def test_record_is_what_the_model_saw_and_sampled(tiny_dir: Path, chat: ChatTemplate, tmp_path: Path) -> None:
     settings = CaptureSettings(listen="127.0.0.1:0")
-    engine = Witness(model_dir, max_batch=4, max_model_tokens=1024)
+    engine = Witness(tiny_dir, max_batch=4, max_model_tokens=1024)
     async with engine, CaptureGateway(engine, chat, settings) as gateway:
         rows = []
         questions = {"a": "What is the capital of France?", "b": "Name a colour."}
@@ -68,7 +68,7 @@ async def test_record_is_what_the_model_saw_and_sampled(model_dir: Path, chat: C
     with DumpWriter(tmp_path, 1) as dump:
         for row in rows:
             dump.write(row)
-    check = check_dump(tmp_path / "1.jsonl", model_dir)
+    check = check_dump(tmp_path / "1.jsonl", tiny_dir)
     assert (check.problems, check.trajectories) == ((), 4)
     assert check.sampled_tokens == sum(sum(row["response_mask"]) for row in rows) > 0
     assert check.max_logprob_difference < 1e-4, check.worst

@@ -229,10 +229,10 @@ def test_mistakes_in_settings_are_one_sentence(
     assert sentence in printed.err
 
 
-async def test_command_serves_a_model_until_it_is_told_to_end(model_dir: Path, tmp_path: Path) -> None:
+async def test_command_serves_a_model_until_it_is_told_to_end(tiny_dir: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    words = ["listen=127.0.0.1:0", f"token_file={token}", f"model={model_dir}", "sampling.temperature=0"]
+    words = ["listen=127.0.0.1:0", f"token_file={token}", f"model={tiny_dir}", "sampling.temperature=0"]
     command = [sys.executable, "-m", "rollout.cli", "capture", *words]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid())}, stderr=asyncio.subprocess.PIPE
@@ -242,7 +242,7 @@ async def test_command_serves_a_model_until_it_is_told_to_end(model_dir: Path, t
         async with asyncio.timeout(250):
             lines = [await process.stderr.readline() for _ in range(2)]
             url = lines[1].decode().split(" on ")[1].split(" ")[0].replace("/ID/", "/here/")
-            body = {"model": model_dir.name, "messages": QUESTION, "max_tokens": 3}
+            body = {"model": tiny_dir.name, "messages": QUESTION, "max_tokens": 3}
             headers = {"Authorization": "Bearer a-token-of-some-length"}
             session = aiohttp.ClientSession(headers=headers)
             async with session as http, http.post(f"{url}/chat/completions", json=body) as answered:

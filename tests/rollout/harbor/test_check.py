@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from rollout.cli import main
 from rollout.stack import LocalStack
@@ -14,11 +15,12 @@ from tests.rollout.harbor.folders import ANSWER_TEST, PLAIN_TOML, add_image, pla
 from tests.rollout.services import LAZY, executor_status
 
 
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
-    add_image(tmp_path / "store", "plain", plain_layers())
-    add_image(tmp_path / "store", "plain-user", plain_layers(), user="1000")
-    async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}", *LAZY]) as stack:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    store = tmp_path_factory.mktemp("images") / "store"
+    add_image(store, "plain", plain_layers())
+    add_image(store, "plain-user", plain_layers(), user="1000")
+    async with LocalStack(executor_args=[f"image_dir={store}", *LAZY]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack
@@ -30,6 +32,7 @@ def solve(folder: Path, script: str) -> None:
     (folder / "solution" / "number").write_text("42\n")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_tasks_are_named_with_what_their_solutions_are_worth(
     stack: LocalStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +61,7 @@ async def test_tasks_are_named_with_what_their_solutions_are_worth(
     assert "no image 'no-solution'" in said
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_solutions_and_tests_run_as_root_whoever_the_image_is_for(
     stack: LocalStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,11 +50,17 @@ def solution(name: str) -> list[str]:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_solutions_are_worth_all_and_nothing_is_worth_nothing(agents: Agents, stack: LocalStack) -> None:
     assert sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()) == sorted(NEEDS)
-    for commands, worth in ((solution, 1.0), (lambda name: ["true"], 0.0), (lambda name: [], 0.0)):
-        results = await agents.play(EXAMPLES, commands)
-        assert {name: result.error for name, result in results.items()} == dict.fromkeys(NEEDS)
+    whole = (EXAMPLES, list(NEEDS))
+    without_a_command = (EXAMPLES / "write-dedupe", ["write-dedupe"])
+    for (data, names), commands, worth in (
+        (whole, solution, 1.0),
+        (whole, lambda name: ["true"], 0.0),
+        (without_a_command, lambda name: [], 0.0),
+    ):
+        results = await agents.play(data, commands)
+        assert {name: result.error for name, result in results.items()} == dict.fromkeys(names)
         rewards = {name: result.reward.value for name, result in results.items() if result.reward is not None}
-        assert rewards == dict.fromkeys(NEEDS, worth), [result.messages for result in results.values()]
+        assert rewards == dict.fromkeys(names, worth), [result.messages for result in results.values()]
         assert all(result.tool_rewards["bash/no_reward"] == 0.0 for result in results.values())
     await nothing_left(stack)
 

@@ -63,9 +63,10 @@ def lasting(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "timings": timings, "metrics": None}
 
 
-async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path: Path, model_dir: Path) -> None:
+async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path: Path, tiny_dir: Path) -> None:
     """Its dump is there, and empty."""
-    words = ("--up", f"out={tmp_path}", "n=1", "limits.max_turns=1", "limits.max_turn_tokens=8", "resume=true")
+    few = ("n=1", "limits.max_turns=1", "limits.max_turn_tokens=8")
+    words = ("--up", f"model={tiny_dir}", f"out={tmp_path}", *few, "resume=true")
     await killed("__enter__", *words)
     assert (tmp_path / "1.jsonl").read_bytes() == b""
     again = await asyncio.create_subprocess_exec(*command(*words), cwd=ROOT, stderr=subprocess.PIPE)
@@ -74,10 +75,10 @@ async def test_a_run_that_is_killed_before_its_first_turn_begins_again(tmp_path:
     assert len(list(read_dump(tmp_path / "1.jsonl"))) == 1
 
 
-async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_dir: Path) -> None:
+async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, tiny_dir: Path) -> None:
     out, dump = tmp_path / "out", tmp_path / "out" / "1.jsonl"
-    short = ("limits.max_turns=2", "limits.max_turn_tokens=60")
-    words = (f"out={out}", "n=2", "samples_per_prompt=2", "concurrency=2", *short)
+    short = ("limits.max_turns=2", "limits.max_turn_tokens=16")
+    words = (f"model={tiny_dir}", f"out={out}", "n=2", "samples_per_prompt=2", "concurrency=2", *short)
     await killed("write", "--up", *words)
     before = {record["request_id"]: record for record in read_dump(dump)}
     assert 1 <= len(before) < 4
@@ -99,7 +100,7 @@ async def test_a_killed_run_goes_on_and_keeps_what_it_had(tmp_path: Path, model_
     assert not any(record["masked"] for record in after.values())
     for name, record in before.items():
         assert lasting(after[name]) == lasting(record)
-    assert check_dump(dump, model_dir).problems == ()
+    assert check_dump(dump, tiny_dir).problems == ()
     assert not (out / "journal.db").exists()
 
     assert "exists, and dumps are not overwritten" in said("--up", *words, "resume=true")

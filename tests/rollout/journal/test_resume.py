@@ -171,7 +171,12 @@ class ScriptedToolWithoutState(ScriptedTool):
 
 
 @pytest.fixture
-def world(tokenizer: HubTokenizer, chat: ChatTemplate, tmp_path: Path) -> Callable[..., World]:
+def world(
+    tokenizer: HubTokenizer, chat: ChatTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., World]:
+    """Makes worlds in which an attempt that failed is soon followed by the next."""
+    monkeypatch.setattr("rollout.loop.groups._RETRY_AFTER_S", 0.001)
+
     def make(name: str, **settings: Any) -> World:
         folder = tmp_path / name
         folder.mkdir()

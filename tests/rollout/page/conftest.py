@@ -67,12 +67,13 @@ class Tab:
 
     def go(self, **state: object) -> None:
         """Goes to a view and waits until it is there."""
-        self.page.evaluate(
-            "state => { delete document.body.dataset.shown; location.hash = '#'; "
-            "setTimeout(() => { location.hash = new URLSearchParams(state); }) }",
+        shown = self.page.evaluate(
+            "state => { const hash = `#${new URLSearchParams(state)}`; delete document.body.dataset.shown; "
+            "if (location.hash === hash) dispatchEvent(new Event('hashchange')); else location.hash = hash; "
+            "return hash; }",
             {name: str(value) for name, value in state.items()},
         )
-        self.page.wait_for_selector(f'body[data-view="{state["view"]}"][data-shown*="view"]')
+        self.page.wait_for_selector(f'body[data-view="{state["view"]}"][data-shown="{shown}"]')
 
     def text(self, selector: str = "main") -> str:
         return str(self.page.inner_text(selector))

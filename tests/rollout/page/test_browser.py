@@ -21,10 +21,11 @@ from rollout.viewer.rows.groups import group_rows
 from rollout.viewer.rows.index import StepFile
 from rollout.viewer.rows.pieces import decoded_pieces
 from rollout.viewer.rows.summary import extra_names
-from tests.executor.servers import SLOWNESS
+from tests.executor.servers import SLOWNESS, running
 from tests.interop.results import result, sampled, tool
 from tests.rollout.page.conftest import Tab, exact, page_of, write_dump
 from tests.rollout.page.test_figures import results, summarize
+from tests.rollout.services import LAZY
 from tests.rollout.viewer.conftest import play
 
 ROOT = Path(__file__).parents[3]
@@ -275,17 +276,18 @@ def test_a_call_is_run_again_by_its_line(tab: Tab, tmp_path: Path) -> None:
     lines = tab.page.locator(".exec").all_text_contents()
     assert [line.isprintable() or "\n" in line for line in lines] == [True, True]
     assert "\x1b" not in "".join(lines)
-    run = f"exec {shlex.quote(sys.executable)} -m rollout.cli exec --up"
-    answers = [
-        subprocess.run(
-            ["bash", "-c", line.replace("fairbox exec", run, 1)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=130 * SLOWNESS,
-        )
-        for line in lines
-    ]
+    with running(*LAZY) as server:
+        run = f"exec {shlex.quote(sys.executable)} -m rollout.cli exec --executor {server.target}"
+        answers = [
+            subprocess.run(
+                ["bash", "-c", line.replace("fairbox exec", run, 1)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=130 * SLOWNESS,
+            )
+            for line in lines
+        ]
     assert answers[0].stdout == f"{text!a}\n- - \n", answers[0].stderr
     assert answers[1].stdout == f"{text[4:]}\n", answers[1].stderr

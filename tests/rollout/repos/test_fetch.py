@@ -159,8 +159,9 @@ sys.exit(repos.main(sys.argv[1:]))
 
 
 def test_fifty_repositories_of_which_some_are_bad_and_a_run_that_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rollout.data.repos.store._ATTEMPTS", 2)
     rows, base = many(tmp_path / "origins", 50)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = (tmp_path / "origins").as_uri() + "/{repo}"

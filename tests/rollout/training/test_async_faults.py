@@ -24,7 +24,8 @@ from fairbox.net.ports import free_port
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.rewards import NotScored, Reward, RewardServices
-from rollout.stack import LocalStack, StackPorts
+from rollout.stack import LocalStack
+from tests.rollout.services import LAZY
 from tests.rollout.training.vowels import Hampered, Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
@@ -94,16 +95,15 @@ async def test_a_group_that_takes_too_long_is_trained_on_late(tiny_dir: Path, tm
 
 
 async def test_a_run_outlives_services_that_are_started_again(tiny_dir: Path, tmp_path: Path) -> None:
-    ports = StackPorts.free()
     run = run_of(tiny_dir, tmp_path, infra_retries=6)
     run = replace(run, environment=Sandboxed(), held_out=None)
-    async with LocalStack(ports) as stack:
-        work = asyncio.ensure_future(finished(run, executor=ports.executor, limiter=ports.limiter))
+    async with LocalStack(executor_args=LAZY) as stack, stack.kept():
+        work = asyncio.ensure_future(finished(run, executor=stack.ports.executor, limiter=stack.ports.limiter))
         while len(lines(tmp_path)) < 2:
             assert not work.done()
             await asyncio.sleep(0.01)
-        os.kill(stack.pid("executor_service"), signal.SIGKILL)
-    async with LocalStack(ports):
+        for service in ("executor_service", "limiter"):
+            os.kill(stack.pid(service), signal.SIGKILL)
         assert await work
     each_problem_once_a_pass(tmp_path, 6)
     assert [line["step"] for line in lines(tmp_path)] == [*range(1, 7)]
