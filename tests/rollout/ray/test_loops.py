@@ -91,15 +91,18 @@ def pids(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir()]
 
 
-async def test_trajectories_are_spread_and_are_those_of_one_process(
+async def test_trajectories_are_spread_and_are_those_of_one_process_and_stragglers_are_cancelled(
     chat: ChatTemplate, model_dir: Path, tmp_path: Path
 ) -> None:
-    async with loops(chat, tmp_path) as spread:
+    async with loops(chat, tmp_path, delay_s=0.2) as spread:
         while spread.statistics().ready < 2:
             await asyncio.sleep(0.05)
         results = await play(spread, 12)
         statistics = spread.statistics()
         workers = {result.tool_calls[0].text for result in results}
+        first = await play(spread, 1, samples_per_prompt=1, extra_samples=3)
+        assert len(first) == 1
+        assert spread.statistics().running == 0, "stragglers are cancelled in their workers"
     assert len(workers) == 2
     assert (statistics.running, statistics.lost) == (0, 0)
     async with scripted(model_dir, str(tmp_path), 0.0) as alone:
@@ -140,13 +143,6 @@ async def test_without_any_worker_trajectories_are_masked_with_the_reason(chat: 
     assert result.masked
     assert "no-such-folder" in str(result.error)
     assert result.trajectory.prompt_ids == chat.prompt_ids(tasks(1)[0].messages)
-
-
-async def test_stragglers_are_cancelled_in_their_workers(chat: ChatTemplate, tmp_path: Path) -> None:
-    async with loops(chat, tmp_path, delay_s=0.2) as spread:
-        results = await play(spread, 1, samples_per_prompt=1, extra_samples=3)
-        assert len(results) == 1
-        assert spread.statistics().running == 0
 
 
 def test_bad_numbers_are_named() -> None:
