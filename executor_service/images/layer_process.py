@@ -22,7 +22,7 @@ def answer_of(
     OSError if it ended without an answer."""
     try:
         done = subprocess.run(  # noqa: S603 - our own
-            (os.path.realpath(sys.executable), "-I", "-S", str(_PROGRAM), verb),
+            (os.path.realpath(sys.executable), "-I", "-S", str(_PROGRAM), verb, str(os.getpid())),
             input=json.dumps(task).encode(),
             capture_output=True,
             timeout=timeout_s,

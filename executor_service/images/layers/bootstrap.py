@@ -1,5 +1,5 @@
-"""Entry point of the processes that write layers and read them: `python -I -S bootstrap.py unpack|pack`, a task as JSON
-on stdin, its answer on stdout.
+"""Entry point of the processes that write layers and read them: `python -I -S bootstrap.py unpack|pack PARENT`, a task
+as JSON on stdin, its answer on stdout. PARENT is the pid of the process that starts it, with which it ends.
 
 Imports this package without running `executor_service/__init__.py`, which would load gRPC.
 """
@@ -17,4 +17,4 @@ if __name__ == "__main__":
     else:
         from executor_service.images.layers.unpack import main
 
-    main()
+    main(int(sys.argv[2]))

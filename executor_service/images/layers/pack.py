@@ -19,7 +19,7 @@ import sys
 import tarfile
 
 from executor_service.images.layers.blob import LayerError
-from executor_service.images.layers.process import MEMORY_BYTES, confine, die_with_parent, limit
+from executor_service.images.layers.process import MEMORY_BYTES, confine, die_with, limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ _OVERHEAD = 4096
 """Bytes of headers and padding of an entry, at most in most cases: a bound beside that of the files."""
 
 
-def main() -> None:
+def main(parent: int) -> None:
     ctypes.CDLL(None)  # from the host, not from the layer
-    die_with_parent()
+    die_with(parent)
     task: PackTask = json.load(sys.stdin)
     answer: PackAnswer
     try:

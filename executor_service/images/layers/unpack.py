@@ -14,7 +14,7 @@ import sys
 
 from executor_service.images.layers.blob import BlobStream, LayerError
 from executor_service.images.layers.layer import LayerWriter
-from executor_service.images.layers.process import MEMORY_BYTES, confine, die_with_parent, limit
+from executor_service.images.layers.process import MEMORY_BYTES, confine, die_with, limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ _SLACK = 2
 """An archive has padding and headers beside its files: of small files, up to as much again."""
 
 
-def main() -> None:
+def main(parent: int) -> None:
     libc = ctypes.CDLL(None)
-    die_with_parent()
+    die_with(parent)
     task: UnpackTask = json.load(sys.stdin)
     answer: UnpackAnswer
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from executor_service.images import layer_process
 from executor_service.images.archive import open_archive
 from executor_service.images.errors import ImageError, ImageInUse, ImageStoreFull, UnknownImage
 from executor_service.images.store import ImageStore
@@ -267,6 +268,7 @@ def test_names_move_to_the_image_that_came_last(store: ImageStore, tmp_path: Pat
 ADD = """
 import sys
 from pathlib import Path
+from executor_service.images import layer_process
 from executor_service.images.archive import open_archive
 from executor_service.images.store import ImageStore
 print(ImageStore(Path(sys.argv[1]), timeout_s=120).add(open_archive(Path(sys.argv[2])))[1])
@@ -286,6 +288,17 @@ def test_a_killed_process_leaves_nothing_that_matters(store: ImageStore, tmp_pat
     image, _ = again.add(open_archive(made))
     assert [len(list(again.folder(each).iterdir())) for each in image.layers] == [200] * 4
     assert not list((store.path / "making").iterdir())
+
+
+@pytest.mark.parametrize("verb", ["unpack", "pack"])
+def test_a_process_whose_parent_was_killed_before_it_began_does_nothing(verb: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(layer_process._PROGRAM), verb, "1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 def test_one_layer_is_written_once_by_many(store: ImageStore, tmp_path: Path) -> None:
