@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from executor_service import ExecutionResult, ExecutorClient, Limits, NotFound, Outcome, Program
 from tests.executor import repositories
-from tests.executor.servers import Server, running
+from tests.executor.servers import Server, running, wait_for
+
+
+@contextlib.contextmanager
+def started() -> Iterator[tuple[Server, Server]]:
+    """Two servers, which start at the same time."""
+    with contextlib.ExitStack() as stack:
+        with ThreadPoolExecutor(2) as pool:
+            starts = [
+                pool.submit(stack.enter_context, running("max_concurrent=2", f"name={name}")) for name in ("one", "two")
+            ]
+        one, two = (start.result() for start in starts)
+        yield one, two
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[tuple[Server, Server]]:
+    with started() as servers:
+        yield servers
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Server, Server]]:
-    with running("max_concurrent=2", "name=one") as one, running("max_concurrent=2", "name=two") as two:
-        yield one, two
+async def pair(whole: tuple[Server, Server]) -> AsyncIterator[tuple[Server, Server]]:
+    """Servers of all tests that end none; idle and without sessions after each."""
+    yield whole
+    for server in whole:
+        async with client(server) as executor:
+            for info in await executor.list_sessions():
+                await executor.delete_session(info.session_id)
+    wait_for(lambda: not any(server.status().running or server.status().sessions for server in whole))
+
+
+@pytest.fixture
+def mortal() -> Iterator[tuple[Server, Server]]:
+    """Servers of a test alone, which may end them."""
+    with started() as servers:
+        yield servers
 
 
 def client(*servers: Server) -> ExecutorClient:
@@ -95,8 +127,8 @@ async def test_a_workspace_is_prepared_once_and_runs_go_there(pair: tuple[Server
         assert len({result.served_by for result in results}) == 1
 
 
-async def test_a_server_that_ends_loses_no_call(pair: tuple[Server, Server]) -> None:
-    one, two = pair
+async def test_a_server_that_ends_loses_no_call(mortal: tuple[Server, Server]) -> None:
+    one, two = mortal
     stop = asyncio.Event()
 
     counts = [0, 0, 0]
@@ -121,8 +153,8 @@ async def test_a_server_that_ends_loses_no_call(pair: tuple[Server, Server]) -> 
         stop.set()
 
 
-async def test_what_was_in_a_server_that_is_gone_is_not_found(pair: tuple[Server, Server]) -> None:
-    one, two = pair
+async def test_what_was_in_a_server_that_is_gone_is_not_found(mortal: tuple[Server, Server]) -> None:
+    one, two = mortal
     async with client(one, two) as executor:
         infos = await asyncio.gather(*(executor.create_session() for _ in range(8)))
         lost = next(info for info in infos if info.served_by == "one")

@@ -228,7 +228,7 @@ requests.post(sys.argv[1] + "/run_code", json={{"code": {code!r}, "run_timeout":
 
 def test_an_overload_is_a_504_that_says_when_to_ask_again_and_ping_still_answers() -> None:
     with (
-        gateway("max_concurrent=1", "max_queued=1", "gateway_queue_timeout_s=3") as busy,
+        gateway("max_concurrent=1", "max_queued=1", "gateway_queue_timeout_s=3", "drain_grace_s=1") as busy,
         ThreadPoolExecutor(2) as pool,
     ):
         body = {"code": "import time; time.sleep(300)", "run_timeout": 300}
@@ -279,7 +279,7 @@ def test_a_request_is_its_tokens_tenants_and_has_its_share_alone(tmp_path: Path)
     tokens = {name: f"{name}-0123456789abcdef" for name in ("greedy", "calm")}
     path = tmp_path / "tokens"
     path.write_text("".join(f"{name}:{token}\n" for name, token in tokens.items()))
-    words = ("max_concurrent=1", "max_queued=2", "gateway_queue_timeout_s=100")
+    words = ("max_concurrent=1", "max_queued=2", "gateway_queue_timeout_s=100", "drain_grace_s=1")
     with gateway(f"gateway_token_file={path}", *words) as shared, ThreadPoolExecutor(4) as pool:
 
         def run(name: str, code: str) -> Future[requests.Response]:
@@ -312,7 +312,7 @@ def test_a_request_is_its_tokens_tenants_and_has_its_share_alone(tmp_path: Path)
     ],
 )
 def test_a_bad_setting_ends_the_server_with_one_sentence(settings: list[str], problem: str) -> None:
-    words, _, _ = command(*settings)
+    words, _, _ = command("languages=python", *settings)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=START_WITHIN_S)
     assert done.returncode in (1, 2)
     assert problem in done.stderr.splitlines()[-1]
@@ -320,7 +320,7 @@ def test_a_bad_setting_ends_the_server_with_one_sentence(settings: list[str], pr
 
 
 def test_the_token_is_not_in_the_log(token: Path, tmp_path: Path) -> None:
-    words, _, _ = command(f"gateway_token_file={token}", "gateway_listen=127.0.0.1:0")
+    words, _, _ = command("languages=python", f"gateway_token_file={token}", "gateway_listen=127.0.0.1:0")
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(words, cwd=ROOT, stderr=file, stdout=file)

@@ -164,7 +164,8 @@ def test_a_504_is_asked_again_and_answered(server: GatewayServer) -> None:
 def test_every_request_takes_a_token_of_the_limiter_and_gives_it_back() -> None:
     with contextlib.ExitStack() as stack:
         limiter = stack.enter_context(limiter_running("buckets.code.max_in_flight=1", "buckets.code.max_queued=20"))
-        held = stack.enter_context(gateway(f"limiter={limiter.target}", "gateway_queue_timeout_s=100"))
+        settings = (f"limiter={limiter.target}", "limiter_timeout_s=1", "gateway_queue_timeout_s=100")
+        held = stack.enter_context(gateway(*settings))
         wait_for(lambda: held.server.status().limiter.valid)
         with ThreadPoolExecutor(4) as pool:
             url = f"{held.url}/run_code"

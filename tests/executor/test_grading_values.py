@@ -18,6 +18,7 @@ from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.rules import judge_value
 from executor_service.grading.validation import validate_verify
 from executor_service.grading.values import Malformed, check, parse
+from executor_service.guest.serve import values
 from executor_service.guest.serve.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
@@ -145,7 +146,8 @@ def test_what_is_not_plain_is_refused_by_its_type(value: Any) -> None:
         encode(value)
 
 
-def test_depth_and_size_are_bounded() -> None:
+def test_depth_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MAX_NODES", 10_000)
     deep: list[Any] = []
     for _ in range(MAX_DEPTH + 1):
         deep = [deep]

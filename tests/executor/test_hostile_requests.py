@@ -150,9 +150,9 @@ def test_the_largest_result_is_not_copied_again_and_again(
 
 
 def test_what_was_sent_goes_with_its_run(server: Server, stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
-    """Ten requests would hold half a gigabyte if each stayed until garbage collection, which a quiet server hardly ever
-    runs."""
-    large = b"x" * (60 << 20)
+    """Ten requests would hold a quarter of a gigabyte if each stayed until garbage collection, which a quiet server
+    hardly ever runs."""
+    large = b"x" * (30 << 20)
     requests: list[Callable[[], object]] = [
         lambda: stub.ExecuteCode(program(stdin=large), timeout=100),
         lambda: list(stub.StreamExecution(pb.StreamExecutionRequest(execution=program(stdin=large)), timeout=100)),
@@ -168,7 +168,7 @@ def test_what_was_sent_goes_with_its_run(server: Server, stub: executor_pb2_grpc
     for _ in range(3):
         for request in requests:
             request()
-    wait_for(lambda: resident_mib() < before + 150)
+    wait_for(lambda: resident_mib() < before + 75)
 
 
 def test_values_of_all_cases_are_bounded_together(stub: executor_pb2_grpc.ExecutorServiceStub) -> None:

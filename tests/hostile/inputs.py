@@ -341,7 +341,39 @@ def _request(line: str) -> Input:
         words = re.sub("MYSELF|HELLO|ASK|LEASE", lambda found: _WORDS[found[0]], text)
         return Input(to, lambda: [_said(each) for each in _large(words).split(" ; ")])
     kind = message_factory.GetMessageClass(RPCS[to].input_type)
-    return Input(to, lambda: [text_format.Parse(_large(text), kind())])
+    return Input(to, lambda: [_written(text, kind)])
+
+
+_LONG_FIELD = re.compile(r"(\w+): '<<(\d+)\*(.*?)>>'$")
+_MANY_FIELDS = re.compile(r" ?<<(\d+)[*#](\w+(?:: '| \{).*)>>$")
+
+
+def _written(text: str, kind: type[Message]) -> Message | bytes:
+    """A message, or its bytes if it ends with very many fields: to parse each of those takes seconds. So does a string
+    of megabytes, which is parsed once for what it repeats."""
+    if long := _LONG_FIELD.search(text):
+        name, count, piece = long.groups()
+        message = text_format.Parse(f"{_large(text[: long.start()])}{name}: '{piece}'", kind())
+        setattr(message, name, getattr(message, name) * int(count))
+        return message
+    if many := _MANY_FIELDS.search(text):
+        first = text_format.Parse(_large(text[: many.start()]), kind())
+        return first.SerializeToString() + _fields(int(many[1]), many[2], kind)
+    return text_format.Parse(_large(text), kind())
+
+
+def _fields(count: int, text: str, kind: type[Message]) -> bytes:
+    """Bytes of so many fields, with the number of each for `%d`."""
+    if "%d" not in text:
+        return text_format.Parse(text, kind()).SerializeToString() * count
+    parts: list[bytes] = []
+    for digits in range(1, len(str(count - 1)) + 1):  # those of one length differ in their digits alone
+        stand_in = "~" * digits
+        field = text_format.Parse(text.replace("%d", stand_in), kind()).SerializeToString()
+        before, after = field.split(stand_in.encode())
+        numbers = range(10 ** (digits - 1) if digits > 1 else 0, min(10**digits, count))
+        parts += [b"%b%d%b" % (before, number, after) for number in numbers]
+    return b"".join(parts)
 
 
 def _said(text: str) -> Message:

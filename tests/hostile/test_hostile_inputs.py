@@ -52,8 +52,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     kept.end()
 
 
-async def send(services: Services, what: Input) -> list[Any]:
-    sent = what.make()
+async def send(services: Services, what: Input, sent: list[Message | bytes]) -> list[Any]:
     if what.to.startswith("POST "):
         [body] = sent
         assert isinstance(body, bytes)
@@ -71,10 +70,10 @@ async def send(services: Services, what: Input) -> list[Any]:
     return answers
 
 
-async def harm(services: Services, what: Input) -> None:
-    """Sends it, and looks at what came back and at the services."""
+async def harm(services: Services, what: Input, sent: list[Message | bytes]) -> None:
+    """Sends what was made of it, and looks at what came back and at the services."""
     began = time.monotonic()
-    for each in await send(services, what):
+    for each in await send(services, what, sent):
         assert not (isinstance(each, Message) and infra(each)), each
         assert each not in OURS
         assert not (isinstance(each, int) and each >= 500), each
@@ -86,9 +85,9 @@ async def test_whatever_is_sent_everything_holds(kept: Kept, what: Input) -> Non
     services = await kept.whole()
     try:
         # What calls have left may stay until others come, for instance the bytes of the last; it must not become more.
-        most = GROWTH
+        most, sent = GROWTH, what.make()
         for _ in range(_ROUNDS):
-            await harm(services, what)
+            await harm(services, what, sent)
             if not (grown := services.grown(most)):
                 return
             services.settle()

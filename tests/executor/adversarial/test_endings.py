@@ -86,7 +86,7 @@ async def test_a_program_that_stops_itself_ends_at_its_limit(executor: ExecutorC
 
 async def test_a_program_stopped_by_its_child_ends_at_its_limit(executor: ExecutorClient) -> None:
     code = "import os\nif os.fork() == 0: os.kill(os.getppid(), 19); os._exit(0)\nos.wait(); print('on')"
-    result = await executor.execute(code, limits=Limits(wall_time_s=2))
+    result = await executor.execute(code, limits=Limits(wall_time_s=1))
     assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
 
 
@@ -134,7 +134,7 @@ async def test_a_forged_end_is_no_more_than_an_exit_code(executor: ExecutorClien
 async def test_a_forged_end_does_not_leave_the_program_running(executor: ExecutorClient) -> None:
     code = FORGERIES["finds_shared_memory"].replace("print", "")
     code = f"import ctypes, os, time\n{code}\nos.kill(os.getpid(), 19)\ntime.sleep({MARKER})"
-    result = await executor.execute(code, limits=Limits(wall_time_s=2))
+    result = await executor.execute(code, limits=Limits(wall_time_s=1))
     assert result.cause is Cause.POLICY
     assert result.outcome in (Outcome.TIME_LIMIT, Outcome.FINISHED)
 

@@ -162,12 +162,13 @@ import threading
 threading._register_atexit(print, 'before threads')
 print('main')
 === interrupt_main
-import _thread, sys, threading, time
+import _thread, os, sys, threading, time
+r, w = os.pipe()
 def interrupt():
-    while sys._current_frames()[threading.main_thread().ident].f_lineno != 6: time.sleep(0.01)
-    _thread.interrupt_main()
+    while sys._current_frames()[threading.main_thread().ident].f_lineno != 7: time.sleep(0.01)
+    _thread.interrupt_main(); os.write(w, b'x')
 threading.Thread(target=interrupt).start()
-time.sleep(5)
+os.read(r, 1)
 === executor_left_open
 from concurrent.futures import ThreadPoolExecutor
 import threading, time
