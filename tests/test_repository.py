@@ -9,8 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,9 +38,15 @@ def sources() -> list[Path]:
     return [path for path in tracked("*.py") if not re.search(r"_pb2(_grpc)?\.py$", path.name)]
 
 
-def imports(path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Nodes of each file of ours, the module itself first. Parsed once, which takes seconds."""
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in sources()}
+
+
+def imports(path: Path, within: Iterable[ast.AST]) -> Iterator[str]:
     """Absolute names of the modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in within:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -51,13 +56,13 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", MAY_USE)
-def test_imports_point_one_way(package: str) -> None:
+def test_imports_point_one_way(package: str, nodes: dict[Path, list[ast.AST]]) -> None:
     wrong = []
-    for path in sources():
+    for path, within in nodes.items():
         relative = path.relative_to(ROOT)
         if relative.parts[0] != package:
             continue
-        for name in imports(path):
+        for name in imports(path, within):
             top = name.partition(".")[0]
             if top == package or top not in TIERS:
                 continue
@@ -74,17 +79,17 @@ def test_importing_a_client_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_files_classes_and_functions_stay_small() -> None:
+def test_files_classes_and_functions_stay_small(nodes: dict[Path, list[ast.AST]]) -> None:
     """Models of tests, which hold everything that can happen to a thing, may be larger classes."""
     large = []
-    for path in sources():
+    for path, within in nodes.items():
         text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
         if text.count("\n") > MAX_FILE_LINES:
             large.append(f"{place}: {text.count(chr(10))} lines")
         most: dict[type[ast.AST], int] = {ast.FunctionDef: MAX_FUNCTION_LINES, ast.AsyncFunctionDef: MAX_FUNCTION_LINES}
         if place.parts[0] != "tests":
             most[ast.ClassDef] = MAX_CLASS_LINES
-        for node in ast.walk(ast.parse(text)):
+        for node in within:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > most.get(type(node), lines):
@@ -92,20 +97,16 @@ def test_files_classes_and_functions_stay_small() -> None:
     assert not large
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [str(path.relative_to(ROOT)) for path in sources() if path.stat().st_size and not _docstring(path)]
-    assert not silent
+def test_every_module_says_what_it_is(nodes: dict[Path, list[ast.AST]]) -> None:
+    modules = {path: module for path, (module, *_) in nodes.items() if path.stat().st_size}
+    assert not [str(path.relative_to(ROOT)) for path, module in modules.items() if not ast.get_docstring(module)]  # type: ignore[arg-type]
 
 
-def _docstring(path: Path) -> str | None:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+def test_docstrings_begin_with_a_verb_or_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:
     """Docstrings, those below attributes included, never begin with words that only continue a sentence."""
     wrong = []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, within in nodes.items():
+        for node in within:
             body = getattr(node, "body", None)
             for each in body if isinstance(body, list) else ():
                 if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
@@ -115,11 +116,11 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     assert not wrong
 
 
-def test_nothing_is_raised_within_except_star() -> None:
+def test_nothing_is_raised_within_except_star(nodes: dict[Path, list[ast.AST]]) -> None:
     """Before Python 3.11.4 it comes out in an ExceptionGroup, so that whoever waits for it does not catch it."""
     wrong = []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, within in nodes.items():
+        for node in within:
             if isinstance(node, ast.TryStar):
                 raised = [
                     each for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Raise)
@@ -201,19 +202,15 @@ def test_protos_pass_buf() -> None:
 
 
 @pytest.fixture(scope="module")
-def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the stub generators: that of `make proto`, or a temporary one."""
-    ready = ROOT / ".venv-proto" / "bin" / "python"
-    if (ROOT / ".venv-proto" / ".done").exists():
-        return ready
-    if sys.version_info >= (3, 13):
+def generators() -> Path:
+    """An interpreter that has the stub generators: that of `make proto`, which is made where it is not there."""
+    done = ROOT / ".venv-proto" / ".done"
+    if sys.version_info >= (3, 13) and not done.exists():
         pytest.skip("the stub generators have no wheels for Python 3.13 and newer")
-    folder = tmp_path_factory.mktemp("generators")
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    packages = ["grpcio-tools==1.62.3", "mypy-protobuf==3.6.0", "setuptools<81"]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, timeout=400)
-    return python
+    words = ["make", f"PYTHON={sys.executable}", f"{done.relative_to(ROOT)}"]
+    outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    subprocess.run(words, cwd=ROOT, env=outside, check=True, timeout=400)
+    return done.parent / "bin" / "python"
 
 
 @pytest.mark.timeout(500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def test_error(broken): pass
 def test_counts_failures_and_reasons_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_it.py").write_text(PROGRAM)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", "--junitxml=one.xml"]
-    subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    plain = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run(words, cwd=tmp_path, env=plain, capture_output=True, timeout=60, check=False)
     assert summary.main([str(tmp_path), "one", "two"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[1].split()[:5] == ["one", "1", "2", "1", "1"]

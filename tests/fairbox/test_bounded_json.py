@@ -23,7 +23,7 @@ values = st.recursive(
 )
 
 
-@pytest.fixture(autouse=True, scope="module", params=[20, 33])
+@pytest.fixture(scope="module", params=[20, 33])
 def short_steps(request: pytest.FixtureRequest) -> Iterator[None]:
     """A step is shorter than most texts here."""
     with pytest.MonkeyPatch.context() as patch:
@@ -38,12 +38,14 @@ def read(text: str) -> str:
         return "no JSON"
 
 
+@pytest.mark.usefixtures("short_steps")
 @given(values, st.booleans(), st.sampled_from([None, 0, 1]))
 def test_json_is_read_as_json_loads_reads_it(value: object, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     assert read(text) == repr(json.loads(text))
 
 
+@pytest.mark.usefixtures("short_steps")
 @given(st.text('[]{}",:\\u0123dD89abEef-.+ ntx\n', max_size=60))
 def test_what_json_loads_refuses_is_refused(text: str) -> None:
     try:

@@ -11,7 +11,7 @@ from fairbox.errors import FieldErrors
 from fairbox.net.reading import _PIECE, _Walk, parse
 from limiter.v1 import limiter_pb2 as pb
 
-MANY = 30_000
+MANY = 25_000
 """Leases or requests, of some nine parts each."""
 
 
@@ -29,9 +29,8 @@ def frame(seed: int) -> pb.SessionRequest:
     return made
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_pieces_make_the_same_message(seed: int) -> None:
-    made = frame(seed)
+def test_pieces_make_the_same_message() -> None:
+    made = frame(0)
     data = made.SerializeToString()
     # Fields may come in any order, a message in parts, and fields that nobody knows among them.
     other = pb.SessionRequest(hello=pb.Hello(name="another", held=[pb.HeldLease(tokens=7)]))

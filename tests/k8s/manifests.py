@@ -25,9 +25,10 @@ COMPONENTS = sorted(path.parent for path in (ROOT / "deploy" / "components").glo
 OVERLAYS = sorted(path.parent for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
 
 Document = dict[str, Any]
+_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(_Loader):  # type: ignore[misc]
     """A key that stands twice is an error, as it is for the API server."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -35,7 +36,7 @@ class _StrictLoader(yaml.SafeLoader):
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"{twice} given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+        return dict(super().construct_mapping(node, deep))
 
 
 def parse(text: str) -> list[Document]:

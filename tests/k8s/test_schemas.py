@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +36,15 @@ CUSTOM = {
     "ray.io/v1": {"RayJob"},
 }
 """Kinds that projects define, by their version. A cluster that has their definitions checks what is in them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def schemas_read_once() -> Iterator[None]:
+    """The library reads them anew for each document."""
+    with pytest.MonkeyPatch.context() as patch:
+        for read in ("schema_contents", "all_versions"):
+            patch.setattr(kubernetes_validate.utils, read, cache(getattr(kubernetes_validate.utils, read)))
+        yield
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -70,7 +79,7 @@ def check(documents: Sequence[Document], version: str = VERSIONS[0]) -> None:
 
 @cache
 def _wrong(document: str, version: str) -> str:
-    """Cached, because every overlay contains most of k8s/ and the library reads its schemas anew for each document."""
+    """Cached, because every overlay contains most of k8s/."""
     try:
         kubernetes_validate.validate(json.loads(document), version, strict=True)
     except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:

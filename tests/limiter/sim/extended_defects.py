@@ -119,6 +119,7 @@ EXTENDED_DEFECTS = (
         frozenset({"rate"}),
         {"program": 0.2, "think": 0.2},
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 2,
     ),
     Defect(
         "a tenant keeps its turn after a grant",
@@ -127,6 +128,7 @@ EXTENDED_DEFECTS = (
         frozenset({"fair"}),
         {"think": 0.2, "clients": 10},
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 5,
     ),
     Defect(
         "a lowered limit does not keep back what waits",
@@ -135,6 +137,7 @@ EXTENDED_DEFECTS = (
         frozenset({"limit"}),
         {"program": 4.0, "think": 0.2, "clients": 10, "operator": True, "executors": 3, "forgers": 0},
         first=EXTENDED_FROM + 20,
+        shown_by=EXTENDED_FROM + 23,
     ),
     Defect(
         "proofs are not looked at",
@@ -143,6 +146,7 @@ EXTENDED_DEFECTS = (
         _FORGED,
         _FORGERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 7,
     ),
     Defect(
         "a proof is good for every session",
@@ -151,6 +155,7 @@ EXTENDED_DEFECTS = (
         _FORGED,
         _FORGERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 2,
     ),
     Defect(
         "claims count at any time",
@@ -159,6 +164,7 @@ EXTENDED_DEFECTS = (
         _FORGED,
         {**_FORGERS, "clients": 2, "think": 3.0, "fault_every": 6.0},
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 1,
     ),
     Defect(
         "claims count beyond the limit",
@@ -167,6 +173,7 @@ EXTENDED_DEFECTS = (
         _FORGED,
         _FORGERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 1,
     ),
     Defect(
         "the id of a session opens it",
@@ -175,6 +182,7 @@ EXTENDED_DEFECTS = (
         _FORGED,
         _FORGERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM,
     ),
     Defect(
         "a new leader waits for executors alone",
@@ -183,6 +191,7 @@ EXTENDED_DEFECTS = (
         frozenset({"limit"}),
         _HOLDERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 4,
     ),
     Defect(
         "the end of a client frees what it holds",
@@ -191,6 +200,7 @@ EXTENDED_DEFECTS = (
         frozenset({"limit"}),
         {**_HOLDERS, "fault_every": 0.5},
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 3,
     ),
     Defect(
         "a hello does not say how long something is held",
@@ -199,6 +209,7 @@ EXTENDED_DEFECTS = (
         frozenset({"limit"}),
         _HOLDERS,
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 4,
     ),
     Defect(
         "callers of unary calls take the sessions of executors",
@@ -207,5 +218,6 @@ EXTENDED_DEFECTS = (
         frozenset({"shut out"}),
         {**_FORGERS, "timing": Timing(max_sessions=16)},
         first=EXTENDED_FROM,
+        shown_by=EXTENDED_FROM + 2,
     ),
 )

@@ -21,9 +21,9 @@ def quiet() -> Iterator[None]:
 
 
 def found_at(defect: Defect) -> int | None:
-    """The first seed that shows the mistake."""
+    """A seed that shows the mistake."""
     with defect.put_in():
-        for seed in range(defect.first, defect.first + defect.seeds):
+        for seed in defect.tries():
             if {kind for kind, _ in simulate(defect.scenario(seed)).violations} & defect.finds:
                 return seed
     return None
