@@ -18,6 +18,9 @@ from tests.executor.servers import SLOWNESS
 START_WITHIN_S = 110.0
 """Within a test's own deadline. The first start of a fresh environment compiles all that it imports."""
 
+NOT_AHEAD = {f"EXECUTOR_PROFILES__PYTHON_{name}__AHEAD": "false" for name in ("NUMPY", "SYMPY", "PANDAS", "SCIENCE")}
+"""Variables of a server that starts what has imported them when somebody asks for it."""
+
 
 def fairbox(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
     """Runs the command line to its end and returns what it printed."""
@@ -31,6 +34,7 @@ class Service:
 
     ports: StackPorts
     process: subprocess.Popen[str]
+    log: Path
 
 
 def ports_as_settings(ports: StackPorts) -> list[str]:
@@ -38,13 +42,18 @@ def ports_as_settings(ports: StackPorts) -> list[str]:
     return [f"{name}={address}" for name, address in asdict(ports).items()]
 
 
-def start(tmp_path: Path, *args: str) -> Service:
-    """Starts `fairbox up` on free ports and returns when it says that it is up."""
+def start(tmp_path: Path, *args: str, ahead: bool = False) -> Service:
+    """Starts `fairbox up` on free ports and returns when it says that it is up. `ahead`: with processes that have
+    imported numpy and others before anybody asks, as it does by itself; to start those takes as long as all the
+    rest."""
     ports = StackPorts.free()
     log = tmp_path / "up.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args], stderr=stderr, text=True
+            [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args],
+            env=os.environ | ({} if ahead else NOT_AHEAD),
+            stderr=stderr,
+            text=True,
         )
     deadline = time.monotonic() + START_WITHIN_S * SLOWNESS
     while "Ctrl-C ends both" not in log.read_text():
@@ -53,7 +62,7 @@ def start(tmp_path: Path, *args: str) -> Service:
             process.wait()
             raise AssertionError(f"fairbox up did not start: {log.read_text()}")
         time.sleep(0.05)
-    return Service(ports, process)
+    return Service(ports, process, log)
 
 
 def stop(service: Service) -> int:

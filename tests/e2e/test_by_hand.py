@@ -146,17 +146,17 @@ def until_gone(processes: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
-    running = start(tmp_path)
-    below = children(running.process.pid)
+def test_ctrl_c_ends_everything(service: Service) -> None:
+    """It ends what the tests above have used."""
+    below = children(service.process.pid)
     assert len(below) >= 2
-    assert stop(running) == 130
+    assert stop(service) == 130
     until_gone(below)
-    assert " INFO " not in (tmp_path / "up.log").read_text()
+    assert " INFO " not in service.log.read_text()
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
-    running = start(tmp_path)
+    running = start(tmp_path, ahead=True)
     below = children(running.process.pid)
     running.process.kill()
     running.process.wait()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -29,13 +30,16 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+from tests.e2e.conftest import NOT_AHEAD
 from tests.otlp_collector import Collector, SeenSpan, collecting
+from tests.rollout.tiny_model import write_tiny
 
 ROOT = Path(__file__).parents[2]
 SECRET = "6 * 7 + 1234500"
 CALL = f'<tool_call>\n{{"name": "code_interpreter", "arguments": {{"code": "print({SECRET})"}}}}\n</tool_call>'
 TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
-QUICK = ["languages=bash,python", *(f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas"))]
+AHEAD = ("numpy", "sympy", "pandas", "science")
+QUICK = ["languages=bash,python", *(f"profiles.python-{name}.ahead=false" for name in AHEAD)]
 
 
 @pytest.fixture
@@ -44,9 +48,44 @@ def collector() -> Iterator[Collector]:
         yield it
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Spans of work with one stack of services that trace all, and what the work was."""
+
+    collector: Collector
+    whole: str
+    """A trajectory that was to be traced."""
+    halves: list[str]
+    """Trajectories of which half were to be."""
+
+    def of(self, name: str) -> set[str]:
+        """Traces in which there is a span of this name."""
+        return {span.trace_id for span in self.collector.named(name)}
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Seen]:
+    with collecting() as collector:
+        yield Seen(collector, *asyncio.run(_work(collector.url)))
+
+
+async def _work(url: str) -> tuple[str, list[str]]:
+    settings = TelemetrySettings(otlp_endpoint=url)
+    async with stack(settings) as services:
+        async with open_traces(settings, service="rollout", instance="test"):
+            (whole,) = await roll(services)
+        async with open_traces(replace(settings, trace_ratio=0.5), service="rollout", instance="test"):
+            halves = await roll(services, 12)
+        async with ExecutorClient(services.ports.executor) as executor:
+            await executor.execute("print(1)", request_id="alone", tenant="me")
+            with pytest.raises(InvalidRequest):
+                await executor.execute("print(1)", language="cobol")
+    return whole, halves
+
+
 def stack(settings: TelemetrySettings) -> LocalStack:
     words = settings.words()
-    return LocalStack(limiter_args=words, executor_args=[*QUICK, "profiles.python-science.ahead=false", *words])
+    return LocalStack(limiter_args=words, executor_args=[*QUICK, *words])
 
 
 async def roll(services: LocalStack, count: int = 1) -> list[str]:
@@ -68,13 +107,11 @@ def only(spans: list[SeenSpan], name: str) -> SeenSpan:
     return found[0]
 
 
-async def test_one_trajectory_is_one_trace_through_all_tiers(collector: Collector) -> None:
-    settings = TelemetrySettings(otlp_endpoint=collector.url)
-    async with open_traces(settings, service="rollout", instance="test"), stack(settings) as services:
-        (trajectory_id,) = await roll(services)
-    root = only(collector.spans, "rollout.trajectory")
-    assert (root.trace_id, root.parent_id) == (trajectory_id, "")
-    assert {span.trace_id for span in collector.spans} == {trajectory_id}
+def test_one_trajectory_is_one_trace_through_all_tiers(seen: Seen) -> None:
+    collector = seen.collector
+    root = only([span for span in collector.spans if span.trace_id == seen.whole], "rollout.trajectory")
+    assert root.parent_id == ""
+    assert len({span.trace_id for span in collector.spans}) == len(seen.of("rollout.trajectory")) + 2, "and two calls"
     assert root.attributes["fairbox.stop_reason"] == "answered"
     first, second, released = collector.children(root)
     assert [first.name, second.name, released.name] == ["rollout.turn", "rollout.turn", "rollout.release"]
@@ -103,29 +140,29 @@ async def test_one_trajectory_is_one_trace_through_all_tiers(collector: Collecto
     assert not [each for each in told if any(secret in each for secret in ("1234500", "1234542", "print"))]
 
 
-async def test_whole_trajectories_are_left_out(collector: Collector) -> None:
-    settings = TelemetrySettings(otlp_endpoint=collector.url, trace_ratio=0.5)
-    async with open_traces(settings, service="rollout", instance="test"), stack(settings) as services:
-        ids = await roll(services, 12)
+def test_whole_trajectories_are_left_out(seen: Seen) -> None:
     ratio = TrajectoryRatio(0.5)
     traced = {
-        each for each in ids if ratio.should_sample(None, int(each, 16), "").decision is Decision.RECORD_AND_SAMPLE
+        each
+        for each in seen.halves
+        if ratio.should_sample(None, int(each, 16), "").decision is Decision.RECORD_AND_SAMPLE
     }
-    assert {span.trace_id for span in collector.spans} == traced
-    assert {span.trace_id for span in collector.named("executor.execution")} == traced
-    assert {span.trace_id for span in collector.named("limiter.queue")} == traced
+    alone = {call.trace_id for call in without_trajectory(seen)}
+    for name in ("rollout.trajectory", "executor.execution", "limiter.queue"):
+        assert seen.of(name) - alone == traced | {seen.whole}
+    assert {span.trace_id for span in seen.collector.spans} - alone == traced | {seen.whole}
 
 
-async def test_a_program_without_a_lease_shows_the_wait_of_its_executor(collector: Collector) -> None:
-    settings = TelemetrySettings(otlp_endpoint=collector.url)
-    async with stack(settings) as services, ExecutorClient(services.ports.executor) as executor:
-        await executor.execute("print(1)", request_id="alone", tenant="me")
-        with pytest.raises(InvalidRequest):
-            await executor.execute("print(1)", language="cobol")
-    calls = {span.attributes["fairbox.status"]: span for span in collector.named("ExecutorService/ExecuteCode")}
+def without_trajectory(seen: Seen) -> list[SeenSpan]:
+    """Calls of the executor that belong to none."""
+    return [span for span in seen.collector.named("ExecutorService/ExecuteCode") if not span.parent_id]
+
+
+def test_a_program_without_a_lease_shows_the_wait_of_its_executor(seen: Seen) -> None:
+    collector = seen.collector
+    calls = {span.attributes["fairbox.status"]: span for span in without_trajectory(seen)}
     assert calls.keys() == {"OK", "INVALID_ARGUMENT"}
     handled = calls["OK"]
-    assert handled.parent_id == ""
     below = collector.children(handled)
     assert {span.name for span in below} == {"limiter.acquire", "executor.execution"}
     acquire = only(below, "limiter.acquire")
@@ -166,7 +203,10 @@ async def test_closing_ends_in_time_whatever_the_collector_does(collector: Colle
 
 async def test_nobody_there_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     settings = TelemetrySettings(otlp_endpoint="http://127.0.0.1:9")
-    async with open_traces(settings, service="rollout", instance="test"), LimiterClient("127.0.0.1:9") as limiter:
+    async with (
+        open_traces(settings, service="rollout", instance="test"),
+        LimiterClient("127.0.0.1:9", unavailable_after=0.1) as limiter,
+    ):
         trajectory = tracing.trajectory_span("a" * 32)
         with use_span(trajectory, end_on_exit=True), pytest.raises(Exception, match="not available"):
             async with asyncio.timeout(20), limiter.lease():
@@ -178,9 +218,12 @@ async def test_nobody_there_is_said_once_and_counted(caplog: pytest.LogCaptureFi
 
 @pytest.mark.timeout(700)
 def test_the_command_line_traces_a_real_model(collector: Collector, tmp_path: Path) -> None:
-    few = ["n=1", "limits.max_turns=2", "limits.max_turn_tokens=48", f"out={tmp_path / 'out'}"]
+    """A real one, if a small one."""
+    model = write_tiny(find_model("smollm2"), tmp_path / "model", seed=0)
+    few = [f"model={model}", "n=1", "limits.max_turns=2", "limits.max_turn_tokens=48", f"out={tmp_path / 'out'}"]
     words = [sys.executable, "-m", "rollout.cli", "rollout", "--up", f"otlp_endpoint={collector.url}", *few]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    env = os.environ | NOT_AHEAD
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     root = only(collector.spans, "rollout.trajectory")
     assert root.trace_id in (tmp_path / "out" / "1.jsonl").read_text()

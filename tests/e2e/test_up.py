@@ -25,6 +25,23 @@ from tests.e2e.conftest import Service, fairbox, ports_as_settings, start, stop
 from tests.executor.servers import wait_for
 
 
+@pytest.fixture(scope="module")
+def beyond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, str]]:
+    """One that listens beyond loopback and has a gateway, for one program at a time."""
+    executor, gateway = f"0.0.0.0:{free_port('0.0.0.0')}", f"127.0.0.1:{free_port()}"
+    settings = (f"executor={executor}", "insecure=true", f"gateway={gateway}", "max_in_flight=1")
+    with up(tmp_path_factory.mktemp("beyond"), *settings) as (service, said):
+        yield replace(service, ports=replace(service.ports, executor=executor, gateway=gateway)), said
+
+
+@pytest.fixture(scope="module")
+def anywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Words with which one that may choose its ports says where it is."""
+    names = ("limiter", "limiter_admin", "limiter_health", "executor", "executor_health", "gateway")
+    with up(tmp_path_factory.mktemp("anywhere"), *(f"{name}=127.0.0.1:0" for name in names)) as (_, said):
+        yield said.replace(",", "").replace(";", "").split()
+
+
 @contextmanager
 def up(folder: Path, *settings: str) -> Iterator[tuple[Service, str]]:
     """A running one, and what it says that it is."""
@@ -52,32 +69,43 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
+def _executor(said: list[str]) -> str:
+    """Address of the executor."""
+    return said[said.index("executor") + 2]
+
+
+def _here(service: Service) -> str:
+    """Address by which this machine reaches an executor that listens on all of its addresses."""
+    return service.ports.executor.replace("0.0.0.0", "127.0.0.1")
+
+
 def held(service: Service) -> int:
     with grpc.insecure_channel(service.ports.limiter_admin) as channel:
         stub = limiter_pb2_grpc.LimiterAdminServiceStub(channel)
         return int(stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=10).buckets[0].held)
 
 
-def test_the_door_for_sandboxfusions_clients_is_under_the_same_limit(tmp_path: Path) -> None:
-    gateway = f"127.0.0.1:{free_port()}"
-    with up(tmp_path, f"gateway={gateway}", "max_in_flight=1") as (service, said):
-        url = f"http://{gateway}/run_code"
-        assert url in said
-        assert asked(url, "print(6 * 7)")["stdout"] == "42\n"
-        ended: list[str] = []
-        with Executor(service.ports.executor) as box:
-            code = "import time; time.sleep(2); print(time.monotonic())"
-            first = threading.Thread(target=lambda: ended.append(box.run(code).stdout.text))
-            wait_for(lambda: held(service) == 0)  # an answer may come before its lease is given back
-            first.start()
-            wait_for(lambda: held(service) == 1)
-            began = asked(url, "import time; print(time.monotonic())")["stdout"]
-            first.join()
-        assert float(str(began)) > float(ended[0])
+def test_the_door_for_sandboxfusions_clients_is_under_the_same_limit(beyond: tuple[Service, str]) -> None:
+    service, said = beyond
+    url = f"http://{service.ports.gateway}/run_code"
+    assert url in said
+    assert asked(url, "print(6 * 7)")["stdout"] == "42\n"
+    ended: list[str] = []
+    with Executor(_here(service)) as box:
+        code = "import time; time.sleep(2); print(time.monotonic())"
+        first = threading.Thread(target=lambda: ended.append(box.run(code).stdout.text))
+        wait_for(lambda: held(service) == 0)  # an answer may come before its lease is given back
+        first.start()
+        wait_for(lambda: held(service) == 1)
+        began = asked(url, "import time; print(time.monotonic())")["stdout"]
+        first.join()
+    assert float(str(began)) > float(ended[0])
 
 
-def test_programs_see_the_packages_of_the_environment_that_it_was_started_in(tmp_path: Path) -> None:
-    with up(tmp_path) as (service, _), Executor(service.ports.executor) as box:
+def test_programs_see_the_packages_of_the_environment_that_it_was_started_in(
+    anywhere: list[str], tmp_path: Path
+) -> None:
+    with Executor(_executor(anywhere)) as box:
         assert box.run("import sys, grpc; print(sys.prefix)").stdout.text == f"{sys.prefix}\n"
     with up(tmp_path, "python=/usr/bin/python3") as (service, _), Executor(service.ports.executor) as box:
         assert box.run("import sys; print(sys.prefix)").stdout.text == "/usr\n"
@@ -98,24 +126,20 @@ def test_an_environment_that_only_its_owner_reads_is_told_of(tmp_path: Path) -> 
     assert sentence.startswith(f"programs see no packages of {environment}: only its owner may read")
 
 
-def test_beyond_loopback_it_listens_where_somebody_says_that_this_is_meant(tmp_path: Path) -> None:
-    port = free_port("0.0.0.0")
-    with up(tmp_path, f"executor=0.0.0.0:{port}", "insecure=true") as (_, said):
-        assert f"executor on 0.0.0.0:{port}" in said
-        with Executor(f"127.0.0.1:{port}") as box:
-            assert box.run("print(1)").stdout.text == "1\n"
+def test_beyond_loopback_it_listens_where_somebody_says_that_this_is_meant(beyond: tuple[Service, str]) -> None:
+    service, said = beyond
+    assert f"executor on {service.ports.executor}" in said
+    with Executor(_here(service)) as box:
+        assert box.run("print(1)").stdout.text == "1\n"
 
 
-def test_port_0_is_a_free_one_and_is_said(tmp_path: Path) -> None:
-    names = ("limiter", "limiter_admin", "limiter_health", "executor", "executor_health", "gateway")
-    with up(tmp_path, *(f"{name}=127.0.0.1:0" for name in names)) as (_, said):
-        words = said.replace(",", "").replace(";", "").split()
-        executor = words[words.index("executor") + 2]
-        assert not executor.endswith(":0")
-        with Executor(executor) as box:
-            assert box.run("print(1)").stdout.text == "1\n"
-        (url,) = (word for word in words if word.startswith("http://"))
-        assert asked(url, "print(2)")["stdout"] == "2\n"
+def test_port_0_is_a_free_one_and_is_said(anywhere: list[str]) -> None:
+    executor = _executor(anywhere)
+    assert not executor.endswith(":0")
+    with Executor(executor) as box:
+        assert box.run("print(1)").stdout.text == "1\n"
+    (url,) = (word for word in anywhere if word.startswith("http://"))
+    assert asked(url, "print(2)")["stdout"] == "2\n"
 
 
 @pytest.mark.parametrize("name", ["limiter", "limiter_health", "executor", "executor_health", "gateway"])
