@@ -70,7 +70,7 @@ def test_fairbox_up_serves_fairbox_exec_and_ends_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EXECUTOR_LANGUAGES", "python")
-    service = start(tmp_path)
+    service = start(tmp_path, ahead=True)
     below = children(service.process.pid)
     done = fairbox("exec", "--executor", service.ports.executor, "-c", "print(6 * 7)", input="")
     assert (done.stdout, done.stderr, done.returncode) == ("42\n", "", 0)
