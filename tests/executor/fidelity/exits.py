@@ -81,7 +81,7 @@ _SIGNALS = (
 )
 
 _IGNORED = ("SIGPIPE", "SIGXFSZ")
-"""Those that Python ignores: nothing ends the sleep after them."""
+"""Ignored by Python: nothing ends the sleep after them."""
 _FORGOTTEN = "Exception ignored on threading shutdown:\nOverflowError: .*\n"
 """Python 3.13 finds the error of a number that is too large for an exit code again when it ends."""
 
