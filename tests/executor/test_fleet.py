@@ -39,10 +39,9 @@ def whole() -> Iterator[tuple[Server, Server]]:
 async def pair(whole: tuple[Server, Server]) -> AsyncIterator[tuple[Server, Server]]:
     """Servers of all tests that end none; idle and without sessions after each."""
     yield whole
-    for server in whole:
-        async with client(server) as executor:
-            for info in await executor.list_sessions():
-                await executor.delete_session(info.session_id)
+    async with client(*whole) as executor:
+        for info in await executor.list_sessions():
+            await executor.delete_session(info.session_id)
     wait_for(lambda: not any(server.status().running or server.status().sessions for server in whole))
 
 
@@ -111,7 +110,9 @@ async def test_sessions_and_their_branches_are_found_where_they_are(pair: tuple[
         found = [item for item in await executor.execute_all(apart) if isinstance(item, ExecutionResult)]
         assert [item.served_by for item in found] == list(by_server)
         assert len(await executor.list_sessions()) == 12
-        assert all([await executor.delete_session(info.session_id) for info in infos])
+    async with client(*pair) as other:
+        listed = [info.session_id for info in await other.list_sessions()]
+        assert all([await other.delete_session(name) for name in listed])
 
 
 async def test_a_workspace_is_prepared_once_and_runs_go_there(pair: tuple[Server, Server], tmp_path: Path) -> None:

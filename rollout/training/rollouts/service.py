@@ -212,13 +212,19 @@ class ServiceLoop:
         await self._acknowledge(names)
 
     async def finish(self) -> None:
-        """Ends and forgets everything of this run that is at the service. Raises RolloutServiceError."""
+        """Ends and forgets everything of this run that is at the service. One that is away is warned of: the run is
+        over, and what is left there waits for nobody."""
         names = [*self._asked, *self._held.values()]
         self._asked.clear()
         self._held.clear()
         self._early.clear()
         for begin in range(0, len(names), MAX_IDS):
-            await self._client.cancel(names[begin : begin + MAX_IDS])
+            try:
+                async with asyncio.timeout(_CALL_S):
+                    await self._client.cancel(names[begin : begin + MAX_IDS])
+            except (RolloutServiceError, TimeoutError):
+                _LOG.warning("%d trajectories of this run are left at the rollout service, which is away", len(names))
+                return
 
     def _lost_weights(self, result: TrajectoryResult) -> bool:
         """Says whether weights of this run sampled it that this life does not have."""

@@ -173,8 +173,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         await stack.enter_async_context(open_figures(config, partial(_metrics, trainer, loop)))
         complete = await trainer.run(stop)
         if complete:
-            await loop.finish()
             await asyncio.to_thread(export_model, learner.policy, run.model_dir, run.out / "model")
+            await loop.finish()
         return complete
 
 
@@ -221,8 +221,10 @@ async def open_service(run: TrainingRun, steps_done: int) -> AsyncIterator[Train
     """A rollout service as the loop of the run. Raises FairboxError."""
     config = run.config
     chat = await load_apart(partial(config.chat.load, run.model_dir))
-    lives = await asyncio.to_thread(begin_life, run.out, steps_done)
     where, temperature = config.service, config.sampling.temperature
+    async with RolloutClient(where.target, tenant=where.tenant) as probe:
+        await probe.status()  # an address that is wrong is said sooner than that of a service that ends later
+    lives = await asyncio.to_thread(begin_life, run.out, steps_done)
     async with (
         RolloutClient(where.target, tenant=where.tenant, unavailable_after=AWAY_S) as client,
         ServiceLoop(client, lives, temperature=temperature, decode=chat.decode_plain) as loop,

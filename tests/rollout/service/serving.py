@@ -98,6 +98,8 @@ class Tier:
     """Context and seed -> how often it was sampled from."""
     hold: asyncio.Event | None = None
     """Scores wait for it."""
+    held: int = 0
+    """Scores that do."""
     problems: list[Task] = field(default_factory=lambda: [*PROBLEMS])
 
     def script(self, request: GenerationRequest, _: int) -> str | Exception:
@@ -112,7 +114,11 @@ class Tier:
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         if self.hold is not None:
-            await self.hold.wait()
+            self.held += 1
+            try:
+                await self.hold.wait()
+            finally:
+                self.held -= 1
         return Reward(float(result.final_text == f"#### {task.ground_truth}"), {"turns": float(result.turns)})
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ async def test_both_may_end_in_the_middle(config: ServiceConfig, tmp_path: Path)
 async def test_a_service_that_is_not_there_is_a_sentence(
     config: ServiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout.training.run.run.AWAY_S", 0.3)
+    monkeypatch.setattr("rollout.training.run.run.RolloutClient", partial(RolloutClient, unavailable_after=0.3))
     with pytest.raises(FairboxError, match=f"no rollout service on {config.listen}"):
         await finished(run_over(config, tmp_path / "run"))
 

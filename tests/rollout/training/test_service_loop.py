@@ -111,7 +111,7 @@ async def test_what_weights_sampled_that_were_lost_is_asked_for_anew(tier: Tier)
         async with playing(served) as loop:
             kept = await played(loop, 2)
             await weights(loop, 2)
-            runs = [loop.run(PROBLEMS[0], index=n, seed=100 + n) for n in (2, 3)]
+            runs = [loop.run(PROBLEMS[n], index=n, seed=100 + n) for n in (2, 3)]
             assert versions(await asyncio.gather(*runs)) == {"step-2"}
             loop.leave()
         async with playing(served, SECOND) as loop:  # from the checkpoint of step 1
@@ -142,7 +142,8 @@ async def test_a_service_that_ends_and_comes_again_loses_nothing(tier: Tier) -> 
         async with tier.process(address=address) as served:
             loop = await stack.enter_async_context(playing(served))
             asked = asyncio.ensure_future(played(loop, 12))
-            await until(lambda: at_the_service(served) == 12)
+            # All that are played wait for their scores: a turn that is cut off is sampled again.
+            await until(lambda: at_the_service(served) == 12 and tier.held == 4)
         tier.hold.set()
         async with tier.process(address=address) as served:
             assert served.engine.weight_version == "step-0"  # not those that it was started with
