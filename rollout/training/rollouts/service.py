@@ -269,16 +269,18 @@ class ServiceLoop:
             del self._waiting[name]
 
     async def _submitted(self, task: RolloutTask) -> Submission:
-        try:
-            async with asyncio.timeout(_ROOM_S):
-                while True:
-                    try:
-                        return await self._client.submit([task])
-                    except SubmissionRefused as refused:
-                        await self._let_go(len(self._held) // 2)
-                        await asyncio.sleep(refused.retry_after_s)
-        except TimeoutError:
-            raise RolloutServiceError(f"the rollout service had no room for {_ROOM_S:g} s") from None
+        since: float | None = None
+        while True:
+            try:
+                return await self._client.submit([task])
+            except SubmissionRefused as refused:
+                now = asyncio.get_running_loop().time()
+                since = now if since is None else since
+                if now - since >= _ROOM_S:
+                    text = f"the rollout service had no room for {_ROOM_S:g} s: {refused}"
+                    raise RolloutServiceError(text) from None
+                await self._let_go(len(self._held) // 2)
+                await asyncio.sleep(refused.retry_after_s)
 
     async def _cancel(self, name: str) -> None:
         self._asked.discard(name)
@@ -289,7 +291,7 @@ class ServiceLoop:
     async def _let_go(self, held: int) -> None:
         """Lets go of the oldest until so many are held."""
         names = []
-        for trajectory_id in [*self._held][: len(self._held) - held]:
+        for trajectory_id in [*self._held][: max(0, len(self._held) - held)]:
             names.append(self._held.pop(trajectory_id))
             self._early.pop(names[-1], None)
         await self._acknowledge(names)

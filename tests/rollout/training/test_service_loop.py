@@ -14,7 +14,7 @@ from fairbox.errors import FieldErrors
 from fairbox.net.ports import free_port
 from rollout.engines import DiskWeights
 from rollout.loop import Task, TrajectoryResult
-from rollout.service import RolloutServiceUnavailable, RolloutTask
+from rollout.service import RolloutServiceError, RolloutServiceUnavailable, RolloutTask
 from rollout.training.rollouts import service as module
 from rollout.training.rollouts.lives import RunLives
 from rollout.training.rollouts.service import ServiceLoop
@@ -206,6 +206,37 @@ async def test_room_is_made_for_what_is_to_come(tier: Tier, monkeypatch: pytest.
                 await asyncio.gather(*runs)
         assert at_the_service(served) <= 12
     assert set(tier.sampled.values()) == {1}
+
+
+async def test_no_more_is_let_go_of_than_has_to_be(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_HELD", 8)
+    async with tier.process() as served, playing(served) as loop:
+        await played(loop, 6)
+        assert at_the_service(served) == 6
+        await played(loop, 10, attempt=2)
+        await until(lambda: at_the_service(served) == 8)
+
+
+async def test_a_service_without_room_is_said(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROOM_S", 0.2)
+    monkeypatch.setattr("rollout.service.service._FULL_RETRY_S", 0.05)
+    async with tier.process(max_trajectories=1) as served, playing(served) as loop, served.client() as other:
+        await other.submit([RolloutTask("another", problem=0)])
+        with pytest.raises(RolloutServiceError, match=r"had no room for 0\.2 s: 1 trajectories are here, of at most 1"):
+            await loop.run(PROBLEMS[0], index=0, seed=1)
+
+
+async def test_what_is_left_at_a_service_that_is_away_is_warned_of(
+    tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with tier.process() as served:
+            client = await stack.enter_async_context(served.client(unavailable_after=0.3))
+            loop = await stack.enter_async_context(ServiceLoop(client, FIRST, temperature=1.0, decode=str))
+            await weights(loop, 0)
+            await played(loop, 2)
+        await loop.finish()
+    assert "2 trajectories of this run are left at the rollout service, which is away" in caplog.text
 
 
 async def test_evaluations_have_a_temperature_of_their_own(tier: Tier) -> None:
