@@ -112,8 +112,8 @@ class Balance:
             self._servers.setdefault(address, ServerInfo(address, listed=False))
 
     def pick(self, now: float, *, among: Collection[str] | None = None, avoid: Sequence[str] = ()) -> str | None:
-        """The server for the next call. `among`: only these, where any is known; `avoid`: none of these, which were
-        tried in this order, where there is another, and not the last of them. None: there is none."""
+        """The server for the next call. `among`: only these, where any is known; `avoid`: those that were tried, in
+        order. Where all were, any but the last one is taken again. None: there is none."""
         candidates = self.listed if among is None else [address for address in self._servers if address in among]
         if len(candidates) < 2:
             return candidates[0] if candidates else None

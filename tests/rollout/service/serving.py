@@ -6,7 +6,7 @@ import asyncio
 import collections
 import random
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,6 +100,8 @@ class Tier:
     """Scores wait for it."""
     held: int = 0
     """Scores that do."""
+    check_temperature: Callable[[float], None] = lambda temperature: None
+    """Raises FieldErrors for one that the engine can't have."""
     problems: list[Task] = field(default_factory=lambda: [*PROBLEMS])
 
     def script(self, request: GenerationRequest, _: int) -> str | Exception:
@@ -156,7 +158,7 @@ class Tier:
                     trajectories,
                     problems=player.problems,
                     check_prompt=partial(refused, loop, 2000),
-                    check_temperature=lambda temperature: None,
+                    check_temperature=self.check_temperature,
                     engine=control if takes_weights else None,
                     status=lambda: pb.GetStatusResponse(weight_version=engine.weight_version),
                 )

@@ -12,11 +12,15 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from fairbox.errors import FieldErrors
 from fairbox.net.channels import open_channel
 from fairbox.security import ClientSecurity, tokens
 from fairbox.security.server import ServerSecuritySettings
 from fairbox.security.tls import FileSet
-from rollout.service import RolloutClient, RolloutServiceError, service
+from rollout.config import EngineSettings
+from rollout.service import RolloutClient, RolloutServiceError, RolloutTask, service
+from rollout.service.app import check_temperature
+from rollout.service.config import ServiceConfig
 from rollout.v1 import rollout_pb2 as pb
 from rollout.v1 import rollout_pb2_grpc
 from tests.rollout.service.serving import Tier
@@ -36,6 +40,14 @@ def asked(content: str) -> pb.Prompt:
         ([pb.TrajectoryTask(problem=0)], r"tasks\[0\]\.id is '', must be 1 to 128 characters of visible ASCII"),
         ([pb.TrajectoryTask(id="a")], r"tasks\[0\] has neither problem, problem_digest nor prompt"),
         ([pb.TrajectoryTask(id="a", problem=4)], r"tasks\[0\]\.problem is 4, must be below 4"),
+        (
+            [pb.TrajectoryTask(id="a", problem_digest=b"1234")],
+            r"problem_digest is 31323334\.\.\., which no problem of this",
+        ),
+        (
+            [pb.TrajectoryTask(id="a", problem=1, temperature=11)],
+            r"tasks\[0\]\.temperature is 11, must be from 0 to 10",
+        ),
         ([pb.TrajectoryTask(id="a", problem=1, ground_truth="3")], r"tasks\[0\]\.ground_truth is set beside a problem"),
         ([pb.TrajectoryTask(id="a", problem=1)] * 2, r"tasks\[1\]\.id is 'a', which tasks\[0\] has too"),
         ([pb.TrajectoryTask(id="a", prompt=pb.Prompt())], r"prompt\.messages is empty"),
@@ -100,6 +112,15 @@ async def test_a_stream_that_says_nothing_is_closed(tier: Tier, monkeypatch: pyt
         stream = stub.StreamTrajectories(timeout=60)
         assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert await stream.details() == "no open within 0 s"
+
+
+async def test_a_temperature_without_exact_logprobs_is_refused(tier: Tier) -> None:
+    engine = EngineSettings(kind="vllm", urls=["http://127.0.0.1:1"])
+    tier.check_temperature = partial(check_temperature, ServiceConfig(engine=engine))
+    async with tier.process() as served, served.client() as rollouts:
+        assert (await rollouts.submit([RolloutTask("a", problem=0, temperature=1.0)])).accepted == 1
+        with pytest.raises(FieldErrors, match=r"tasks\[0\]\.temperature is 0\.7, must be 0 or 1"):
+            await rollouts.submit([RolloutTask("b", problem=0, temperature=0.7)])
 
 
 async def test_a_stream_ends_with_its_token(tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
