@@ -209,12 +209,18 @@ test-partitions: $(VENV)/.dev  ## Cut tiers from each other in network namespace
 test-cluster: $(VENV)/.dev  ## Apply k8s/ to the cluster that KUBECONFIG names, test it there, and delete it
 	$(BIN)/python -m pytest tests/cluster -m cluster
 
+# Two kernels at once: each has one processor.
 test-kernel: $(VENV)/.dev  ## Test the executor on another Linux with control groups of version 2 (Debian's user-mode-linux, root)
-	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; case $$row in no-*) tests="tests/kernel";; *) tests="$(KERNEL_TESTS)";; esac; \
-	  KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $$row -m "kernel or not soak" $$tests || ended=1; done; exit $$ended
+	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=on-kernel/%)
 
-test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, five minutes
-	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; tests/kernel/boot.sh $$row -q tests/kernel || ended=1; done; exit $$ended
+test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, three minutes
+	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=core-on-kernel/%)
+
+$(KERNEL_ROWS:%=on-kernel/%): on-kernel/%:
+	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter no-%,$*),tests/kernel,$(KERNEL_TESTS))
+
+$(KERNEL_ROWS:%=core-on-kernel/%): core-on-kernel/%:
+	@tests/kernel/boot.sh $* -q tests/kernel
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis

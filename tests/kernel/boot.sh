@@ -68,6 +68,7 @@ I
 chmod 755 "$folder" "$folder/init"
 timeout -k 10 "${KERNEL_TIMEOUT:-900}" "$kernel" mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs \
     rootflags=/ rw init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
+echo "== $row"
 cat "$folder/out" 2>/dev/null || true
 if [ ! -e "$folder/rc" ]; then
     tail -20 "$folder/console"
