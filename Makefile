@@ -131,11 +131,13 @@ test-templates: $(VENV)/.dev  ## Fetch the chat templates of 70 models (77 MB), 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang
 
-test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-inspect/.done  ## Run the tests inside verl, SkyRL, verifiers and inspect_ai (4 environments)
+test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-inspect/.done  ## Run the tests inside verl, SkyRL, verifiers, inspect_ai and Harbor (5 environments)
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
 	.venv-inspect/bin/python -m pytest tests/interop -m inspect
+	@if [ -z "$(NEWEST)" ]; then echo "harbor: skipped, there is no Python newer than 3.11"; \
+	else $(MAKE) --no-print-directory VENV=.venv-newest PYTHON=$(NEWEST) .venv-harbor/.done && .venv-harbor/bin/python -m pytest tests/interop -m harbor; fi
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
@@ -223,7 +225,7 @@ $(KERNEL_ROWS:%=core-on-kernel/%): core-on-kernel/%:
 	@tests/kernel/boot.sh $* -q tests/kernel
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from executor_service.client.blocking import BlockingSession, Executor
     from executor_service.client.client import ExecutorClient
     from executor_service.client.program import Program
+    from executor_service.client.sandbox import SandboxLost, ShellSandbox
     from executor_service.client.sessions import Session
     from executor_service.client.streams import OutputChunk
     from executor_service.errors import (
@@ -98,10 +99,12 @@ __all__ = [
     "Program",
     "PytestCase",
     "RunLost",
+    "SandboxLost",
     "Session",
     "SessionBusy",
     "SessionInfo",
     "SessionNotFound",
+    "ShellSandbox",
     "Snapshot",
     "StdioCase",
     "Stream",
@@ -118,6 +121,7 @@ __getattr__ = lazily(
         "client.blocking": "BlockingSession Executor",
         "client.client": "ExecutorClient",
         "client.program": "Program",
+        "client.sandbox": "SandboxLost ShellSandbox",
         "client.sessions": "Session",
         "client.streams": "OutputChunk",
         "errors": (

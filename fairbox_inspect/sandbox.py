@@ -7,12 +7,10 @@ no effect.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import shlex
-import uuid
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, overload
 
 from inspect_ai.util import (
     ExecResult,
@@ -26,58 +24,21 @@ from inspect_ai.util import (
 from pydantic import BaseModel
 
 import executor_service as fairbox
-from fairbox.errors import FairboxError
 from fairbox_inspect.config import FairboxSandboxConfig
 
-if TYPE_CHECKING:
-    from executor_service import ExecutionResult, ExecutorClient, Session
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 _SANDBOXES = 128
 """Samples at once, unless `max_sandboxes` says otherwise: half of an executor's `max_sessions`."""
-_IDLE_TTL_S = 3600.0
-"""A session lives for so long without a command: longer than a model thinks; sessions of an evaluation that was killed
-go by then."""
-_RETRY_S = 300.0
-"""Seconds in which an executor that is full is asked again."""
-_LAST_CALL_S = 10.0
-"""Seconds that the end of a session may take when a sample has been interrupted."""
-_COMMAND_BYTES = 100_000
-"""Larger commands are put into a file: Linux allows one argument 128 KiB."""
-_PIECE = 32 << 20
-"""Bytes of a file that are written at once; standard input takes up to 64 MiB."""
-_SHORT_S = 120.0
-"""Seconds in which a piece of a file is read or written."""
 _NOT_EXECUTABLE = 126
 """Exit code of shells for a program that may not be run."""
-_DIRECTORY, _MISSING, _DENIED = 121, 122, 123
-"""Exit codes of the scripts below."""
-_READ = f"""[ -d "$1" ] && exit {_DIRECTORY}; [ -e "$1" ] || exit {_MISSING}; [ -r "$1" ] || exit {_DENIED}
-wc -c < "$1" >&2; tail -c "+$2" "$1" | head -c "$3"
-"""
-_WRITE = f"""[ -d "$1" ] && exit {_DIRECTORY}
-folder=.; case "$1" in */*) folder="${{1%/*}}/"; mkdir -p -- "$folder" || exit {_DENIED};; esac
-if [ -e "$1" ]; then [ -w "$1" ]; else [ -w "$folder" ]; fi || exit {_DENIED}
-if [ "$2" = 0 ]; then cat > "$1"; else cat >> "$1"; fi
-"""
-
-
-class SandboxFailure(FairboxError):
-    """fairbox did not run a command to its end, and the command had no part in it."""
 
 
 @sandboxenv(name="fairbox")
 class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
     """A sample's sandbox. Relative paths are below the image's working folder."""
 
-    def __init__(self, client: ExecutorClient, session: Session, wall_time_s: float, output_bytes: int) -> None:
-        """`wall_time_s` and `output_bytes`: the most that the executor allows a command."""
+    def __init__(self, sandbox: fairbox.ShellSandbox) -> None:
         super().__init__()
-        self._client = client
-        self._session = session
-        self._wall_time_s = wall_time_s
-        self._output_bytes = output_bytes
+        self._sandbox = sandbox
 
     @classmethod
     def default_concurrency(cls) -> int | None:
@@ -101,34 +62,17 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         found = _config(config)
-        client = fairbox.ExecutorClient(found.executor)
-        await client.__aenter__()
-        try:
-            most = next(iter((await client.status()).values())).max_limits
-            if found.image.startswith("docker://"):
-                await client.prepare_image(found.image)  # which is there, but for images of single samples
-            info = await _patiently(
-                lambda: client.create_session(
-                    language="bash",
-                    image=found.image.removeprefix("docker://"),
-                    user=found.user,
-                    env=found.env,
-                    owner=f"{task_name}/{metadata.get('__sample_id__', '')}"[:128],
-                    idle_ttl_s=_IDLE_TTL_S,
-                    limits=fairbox.Limits(
-                        wall_time_s=most.wall_time_s,
-                        memory_bytes=found.memory_bytes,
-                        processes=found.processes,
-                        disk_bytes=found.disk_bytes,
-                        file_bytes=found.file_bytes,
-                    ),
-                )
-            )
-        except BaseException:
-            await client.__aexit__(None, None, None)
-            raise
-        session = fairbox.Session(client, info)
-        return {"default": cls(client, session, most.wall_time_s, most.output_bytes)}
+        limits = fairbox.Limits(
+            memory_bytes=found.memory_bytes,
+            processes=found.processes,
+            disk_bytes=found.disk_bytes,
+            file_bytes=found.file_bytes,
+        )
+        owner = f"{task_name}/{metadata.get('__sample_id__', '')}"
+        sandbox = await fairbox.ShellSandbox.start(
+            found.executor, image=found.image, user=found.user, env=found.env, owner=owner, limits=limits
+        )
+        return {"default": cls(sandbox)}
 
     @classmethod
     async def sample_cleanup(
@@ -139,13 +83,7 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         interrupted: bool,
     ) -> None:
         for each in environments.values():
-            sandbox = each.as_type(cls)
-            try:
-                await sandbox._client.delete_session(sandbox._session.session_id, timeout=_LAST_CALL_S)
-            except FairboxError as error:  # the sample has its result
-                _log.warning("a sandbox could not be ended, and lives for its idle time: %s", error)
-            finally:
-                await sandbox._client.__aexit__(None, None, None)
+            await each.as_type(cls)._sandbox.close()
 
     async def exec(
         self,
@@ -166,10 +104,17 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE,
             SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR,
         )
-        if limit > self._output_bytes:
-            limit, limit_name = self._output_bytes, f"{self._output_bytes} bytes"
+        if limit > self._sandbox.most.output_bytes:
+            limit, limit_name = self._sandbox.most.output_bytes, f"{self._sandbox.most.output_bytes} bytes"
         data = input.encode() if isinstance(input, str) else input or b""
-        result = await self._run(command, data, env=env, user=user, timeout=timeout, output_bytes=limit)
+        with _as_inspect_has_them():
+            result = await self._sandbox.run(
+                command, data, env=env, user=user or "", timeout=timeout, output_bytes=limit
+            )
+        if result.outcome is fairbox.Outcome.TIME_LIMIT:
+            raise TimeoutError(result.message)
+        if result.outcome is fairbox.Outcome.OUTPUT_LIMIT:
+            raise OutputLimitExceededError(limit_name, result.stdout.text)
         stdout, stderr = result.stdout.text, result.stderr.text
         if result.stdout.truncated or result.stderr.truncated:
             raise OutputLimitExceededError(limit_name, stdout if result.stdout.truncated else stderr)
@@ -181,12 +126,8 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """As `SandboxEnvironment.write_file`."""
-        data = contents.encode() if isinstance(contents, str) else contents
-        for start in range(0, len(data) or 1, _PIECE):
-            script = _script(_WRITE, file, str(start))
-            result = await self._run(script, data[start : start + _PIECE], timeout=_SHORT_S)
-            if result.exit_code:
-                raise _file_error(file, result)
+        with _as_inspect_has_them():
+            await self._sandbox.write(file, contents.encode() if isinstance(contents, str) else contents)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -196,62 +137,14 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """As `SandboxEnvironment.read_file`."""
-        most, name = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
-        pieces, size, have = list[bytes](), 1, 0
-        while have < size:
-            script = _script(_READ, file, str(have + 1), str(min(self._output_bytes, most + 1)))
-            result = await self._run(script, timeout=_SHORT_S, output_bytes=self._output_bytes)
-            if result.exit_code:
-                raise _file_error(file, result)
-            size = int(result.stderr.data)
-            if size > most:
-                raise OutputLimitExceededError(name, None)
-            pieces.append(result.stdout.data)
-            have += len(result.stdout.data)
-            if not result.stdout.data:
-                break  # it is empty, or shorter than it was
+        pieces = []
+        with _as_inspect_has_them():
+            async for size, piece in self._sandbox.read(file):
+                if size > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
+                    raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+                pieces.append(piece)
         data = b"".join(pieces)
         return data.decode() if text else data
-
-    async def _run(
-        self,
-        command: str,
-        data: bytes = b"",
-        *,
-        env: dict[str, str] | None = None,
-        user: str | None = None,
-        timeout: float | None = None,
-        output_bytes: int = 0,
-    ) -> ExecutionResult:
-        """Runs a command of a shell. Raises TimeoutError, SandboxUnavailableError if the session ended by what ran in
-        it, SandboxUserUnsupportedError, SandboxFailure and ExecutorError."""
-        files = []
-        if len(command.encode()) > _COMMAND_BYTES:
-            name = f".command-{uuid.uuid4().hex}"
-            files.append(fairbox.InputFile(name, command.encode()))
-            command = f'file=/sandbox/{name}; eval "$(cat $file; rm $file)"'
-        limits = fairbox.Limits(wall_time_s=timeout or self._wall_time_s, output_bytes=output_bytes)
-        try:
-            result = await _patiently(
-                lambda: self._session.run(
-                    command, beside=True, stdin=data, env=env, user=user or "", files=files, limits=limits
-                )
-            )
-        except fairbox.SessionNotFound as error:
-            if error.cause is fairbox.Cause.POLICY:
-                raise SandboxUnavailableError(str(error)) from error
-            raise
-        except fairbox.InvalidRequest as error:
-            if [field.field for field in error.fields] == ["user"]:
-                raise SandboxUserUnsupportedError(str(error)) from error
-            raise
-        if result.cause is fairbox.Cause.INFRA:
-            raise SandboxFailure(result.message)
-        if result.outcome is fairbox.Outcome.TIME_LIMIT:
-            raise TimeoutError(result.message)
-        if result.outcome is fairbox.Outcome.OUTPUT_LIMIT:
-            raise OutputLimitExceededError(f"{output_bytes} bytes", result.stdout.text)
-        return result
 
 
 def _config(config: BaseModel | str | None) -> FairboxSandboxConfig:
@@ -262,32 +155,16 @@ def _config(config: BaseModel | str | None) -> FairboxSandboxConfig:
     return FairboxSandboxConfig.parse(config or "")
 
 
-def _script(script: str, *arguments: str) -> str:
-    """A script of a shell with its arguments, in one line of text. A name that begins with a dash is a file."""
-    file, *others = arguments
-    named = f"./{file}" if file.startswith("-") else file
-    return f"set -- {shlex.join([named, *others])}\n{script}"
-
-
-def _file_error(file: str, result: ExecutionResult) -> Exception:
-    """The exception for a script that did not read or write a file."""
-    match result.exit_code:
-        case code if code == _DIRECTORY:
-            return IsADirectoryError(f"{file} is a directory")
-        case code if code == _MISSING:
-            return FileNotFoundError(f"there is no file {file}")
-        case code if code == _DENIED:
-            return PermissionError(f"permission denied: {file} {result.stderr.text.strip()}".strip())
-    return OSError(f"{file}: {result.stderr.text.strip() or result.message}")
-
-
-async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Makes a call, and again if the executor or the session has no room, for up to `_RETRY_S`."""
-    deadline = asyncio.get_running_loop().time() + _RETRY_S
-    while True:
-        try:
-            return await call()
-        except (fairbox.Overloaded, fairbox.SessionBusy) as error:  # again is safe: what found no room did not begin
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(getattr(error, "retry_after_s", 1.0))
+@contextmanager
+def _as_inspect_has_them() -> Iterator[None]:
+    """Errors that inspect has a name for: a session that was ended by what ran in it, a user who is not there."""
+    try:
+        yield
+    except fairbox.SessionNotFound as error:
+        if error.cause is fairbox.Cause.POLICY:
+            raise SandboxUnavailableError(str(error)) from error
+        raise
+    except fairbox.InvalidRequest as error:
+        if [field.field for field in error.fields] == ["user"]:
+            raise SandboxUserUnsupportedError(str(error)) from error
+        raise

@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from executor_service import ExecutorClient, ExecutorUnavailable, InvalidRequest, NotFound, SessionNotFound
+from executor_service import (
+    ExecutorClient,
+    ExecutorUnavailable,
+    InvalidRequest,
+    NotFound,
+    SandboxLost,
+    SessionNotFound,
+)
 from fairbox.errors import ConfigError
 from fairbox_inspect import FairboxSandboxConfig
 from rollout.cli import main
@@ -35,7 +42,7 @@ from inspect_ai.util import (  # noqa: E402
 )
 from inspect_ai.util._sandbox.self_check import *  # noqa: E402, F403 - the checks
 
-from fairbox_inspect.sandbox import FairboxSandboxEnvironment, SandboxFailure  # noqa: E402
+from fairbox_inspect.sandbox import FairboxSandboxEnvironment  # noqa: E402
 
 pytestmark = [pytest.mark.inspect, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of its libraries
 
@@ -129,7 +136,7 @@ async def test_failures_of_ours_are_errors_and_no_results(server: Server) -> Non
             while not (await client.list_sessions(owner="test/"))[0].busy:
                 await asyncio.sleep(0.05)
             await client.delete_session(session.session_id)
-        with pytest.raises((SandboxFailure, SessionNotFound), match="was deleted"):
+        with pytest.raises((SandboxLost, SessionNotFound), match="was deleted"):
             await running
         with pytest.raises(SessionNotFound, match="was deleted"):
             await lost.exec(["id"])
