@@ -5,7 +5,7 @@ below a folder of the host that no program can reach (see `workspace.hide`).
 
 Invariants: what a program writes is in the box's tmpfs, counts against its disk limit and goes with the use; the layers
 are only read; after `clear()` no mount of the use is left. Of the private folders /dev/shm and the work folder are
-mounted; /tmp is a folder of the image as any other, so that a snapshot has it.
+mounted; /tmp is a folder of the image as any other, so that a snapshot has it. Its terminals are its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _LAYERS = (".image-upper", ".image-work")
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TERMINALS = 12
+"""Pseudo-terminals that a use may have at once. The kernel has 3,072 for everybody but the host itself, which is as many
+for each of 256 sessions."""
 _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
 
 
@@ -60,6 +63,8 @@ class ImageRoot:
         self._private = private
         for folder in ("/proc", "/dev", self._work):
             sys_.mount(folder, self._folder(folder), None, sys_.MS_BIND | sys_.MS_REC)
+        flags = sys_.MS_NOSUID | sys_.MS_NOEXEC
+        sys_.mount("devpts", f"{IMAGE_ROOT}/dev/pts", "devpts", flags, f"newinstance,ptmxmode=666,max={_TERMINALS}")
         self._make_temporary()
         self._write_hosts()
 

@@ -106,6 +106,8 @@ _NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 
 _SCHED_OTHER = 0
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
+_TIOCSETD = 0x5423
+"""Gives a terminal another line discipline, of which the kernel loads any."""
 _TELLING = (1024, 1026)
 """F_SETLEASE and F_NOTIFY of fcntl."""
 _O_TRUNC = 0x200
@@ -160,7 +162,7 @@ def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES, version: i
         rules.add_rule(
             pyseccomp.ERRNO(0), "setsockopt", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, _SOL_SOCKET), options
         )
-    for request in (_TIOCSTI, _TIOCLINUX):
+    for request in (_TIOCSTI, _TIOCLINUX, _TIOCSETD):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
     allowed: dict[str, tuple[int, ...]] = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
     if level is IsolationLevel.LANDLOCK:

@@ -97,6 +97,9 @@ def test_calls_are_narrowed_by_their_arguments(level: IsolationLevel) -> None:
         assert run(program, number_of("fcntl"), 3, command) == refused
         assert run(program, number_of("fcntl"), 3, command | 1 << 32) == refused, "the kernel looks at 32 bits"
     assert run(program, number_of("fcntl"), 3, 1) == ALLOW
+    for request in (0x5412, 0x541C, 0x5423):  # TIOCSTI, TIOCLINUX, TIOCSETD
+        assert run(program, number_of("ioctl"), 0, request | 1 << 32) == refused
+    assert run(program, number_of("ioctl"), 0, 0x5401) == ALLOW, "the settings of a terminal"
     assert run(program, number_of("setsockopt"), 3, 1, 8) == ERRNO, "a receive buffer's size"
     assert run(program, number_of("setsockopt"), 3, 6, 8) == ALLOW
 

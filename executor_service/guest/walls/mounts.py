@@ -62,6 +62,9 @@ def build_root(spec: BoxSpec, owner: int) -> tuple[int, int, int]:
         with open(_STAGING + path, "x", encoding="utf-8") as file:
             file.write(text)
     _devices(devices)
+    if image:
+        os.mkdir(f"{_STAGING}/dev/pts")
+        os.symlink("pts/ptmx", f"{_STAGING}/dev/ptmx")
     os.mkdir(f"{_STAGING}/proc")
     hidden = workspace.hide(store, f"{_STAGING}/proc", owner) if store >= 0 else -1
     layers = workspace.hide(images, f"{_STAGING}/proc", 0) if images >= 0 else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ PROGRAMS = [
         "sleep",
         "stat",
     ),
-    *("touch", "truncate", "unshare", "wc"),
+    *("script", "stty", "touch", "truncate", "tty", "unshare", "wc"),
 ]
 ADD = """
 import sys
@@ -49,6 +50,7 @@ ann:x:1234:55:Ann:/home/ann:/bin/bash
 odd line
 huge:x:99999999999:1:::
 """
+LETTERS = Path("/usr/lib/locale/C.utf8/LC_CTYPE")
 MOUNTING = [level for level in LEVELS if not level.landlock and level.place is None]
 
 
@@ -82,6 +84,10 @@ def _served(level: Level, top: Path) -> Iterator[Setting]:
         archives.append(str(write_folder(top / name, files)))
     for name, programs in (("plain", ["cat", "sh", "sleep"]), ("shell-less", ["cat"])):
         archives.append(str(write_folder(top / name, layout_files([host_layer(*programs)], name=name))))
+    if shutil.which("tmux"):
+        letters = layer(Entry(str(LETTERS).lstrip("/"), LETTERS.read_bytes()))  # as any image has
+        files = layout_files([host_layer("bash", "sleep", "tmux"), letters], name="tmux", Env=["LANG=C.UTF-8"])
+        archives.append(str(write_folder(top / "tmux", files)))
     store = top / "store"
     if level.who == "user" and PREFIX:
         store.mkdir()
