@@ -9,12 +9,11 @@ or above what it was the last time by an eighth, and before they are killed.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import time
 
 from executor_service.guest.walls.signals import members
-from executor_service.guest.walls.tree import count_tasks
+from executor_service.guest.walls.tree import count_tasks, resident_bytes, stat_fields, waited_s
 from executor_service.guest.watch import Reading
 
 TYPE_CHECKING = False
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses.
+# Positions in what `stat_fields` returns.
 _CUTIME, _CSTIME = 13, 14
 _THREADS = 17
 _RSS = 21
@@ -105,7 +104,7 @@ class Meters:
         """Counts from here: before the fork of the worker, which says what it has used since it is there."""
         self.most_tasks = self._summed = 0
         self._oom_before, self._denied_before = _text(self._oom), _text(self._processes)
-        self._waited_before = _waited_s() if self._cpu < 0 else 0.0
+        self._waited_before = waited_s() if self._cpu < 0 else 0.0
         self._cpu_before = self._seen_before = self._gone_s = 0.0
         self._seen.clear()
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
@@ -169,7 +168,7 @@ class Meters:
         pids = self.pids() if self._oom < 0 or self._cpu < 0 or (self.most_tasks and not shared) else []
         if 0 < self.most_tasks < len(pids):
             return Reading(0.0, denied_forks=1)
-        stats = {pid: _stat(pid) for pid in pids}
+        stats = {pid: stat_fields(pid) for pid in pids}
         self._tasks = sum(_number(fields, _THREADS) for fields in stats.values())
         if 0 < self.most_tasks < self._tasks:
             return Reading(0.0, denied_forks=1)
@@ -190,7 +189,7 @@ class Meters:
         """As `read(memory_bytes, last=True)`, of a use whose worker has stopped for good or is dead. Most have started
         nobody: then the worker is all that there is to look at."""
         if self._oom < 0 and self.alone(worker):
-            resident = _resident_of(worker)
+            resident = resident_bytes(worker)
             if resident > 0 and not 0 < memory_bytes < resident:
                 self._tasks = 1
                 return Reading(max(0.0, _clock_s(worker) - self._cpu_before), resident)
@@ -252,13 +251,13 @@ class Meters:
     def _counted_s(self, stats: dict[int, list[bytes]] | None = None) -> tuple[float, float]:
         """Two counts of CPU seconds since `begin()`, neither of which can be too high: of the processes that live or
         were waited for; and of all that were ever seen, as of the last look at each."""
-        stats = {pid: _stat(pid) for pid in self.pids()} if stats is None else stats
+        stats = {pid: stat_fields(pid) for pid in self.pids()} if stats is None else stats
         own = {pid: _clock_s(pid) for pid in stats}
         self._gone_s += sum(seconds for pid, seconds in self._seen.items() if own.get(pid, 0.0) < seconds)
         self._seen = own
         lived_s = sum(own.values())
         children_s = sum(map(_children_cpu_s, stats.values()))
-        return _waited_s() - self._waited_before + lived_s + children_s, self._gone_s + lived_s
+        return waited_s() - self._waited_before + lived_s + children_s, self._gone_s + lived_s
 
 
 def _pids() -> list[int]:
@@ -273,24 +272,6 @@ def _most_processes(pid: int) -> int | None:
             return next(int(line.split()[2]) for line in file if line.startswith(b"Max processes"))
     except OSError:
         return None
-
-
-def _waited_s() -> float:
-    waited = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return waited.ru_utime + waited.ru_stime
-
-
-def _stat(pid: int) -> list[bytes]:
-    try:
-        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        return os.read(handle, 4096).rpartition(b")")[2].split()
-    except OSError:
-        return []
-    finally:
-        os.close(handle)
 
 
 def _children_cpu_s(fields: list[bytes]) -> float:
@@ -323,18 +304,6 @@ def _resident_bytes(fields: list[bytes]) -> int:
     return _number(fields, _RSS) * _PAGE
 
 
-def _resident_of(pid: int) -> int:
-    """The same of a process of which nothing else is asked, which costs the kernel less; 0: it is gone."""
-    try:
-        handle = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        return int(os.read(handle, 256).split()[1]) * _PAGE
-    finally:
-        os.close(handle)
-
-
 def _proportional_bytes(pid: int) -> int:
     """Shared pages divided among those that share them: the zygote's cost nobody anything."""
     try:
@@ -344,7 +313,7 @@ def _proportional_bytes(pid: int) -> int:
                     return int(line.split()[1]) << 10
     except OSError:
         pass
-    return _resident_bytes(_stat(pid))
+    return resident_bytes(pid)
 
 
 def _open(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> int:

@@ -20,6 +20,7 @@ from _frozen_importlib_external import SourceFileLoader
 from _weakref import ref
 
 from executor_service.guest.walls import syscalls as sys_
+from executor_service.guest.walls.tree import stat_fields
 from executor_service.guest.warm import seeds
 
 TYPE_CHECKING = False
@@ -42,12 +43,8 @@ _run_exit_functions = __import__("atexit")._run_exitfuncs
 
 def show_as(argv: list[str]) -> None:
     """Makes `argv` what /proc/PID/cmdline shows of this process from now on."""
-    try:
-        file = open("/proc/self/stat", "rb")  # noqa: SIM115 - closed below
-    except OSError:
+    if not (fields := stat_fields("self")):
         return  # a level without /proc
-    with file:
-        fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
     if 0 < start < end:
         sys_.overwrite(start, end - start, b"\0".join(map(os.fsencode, argv)) + b"\0")
@@ -145,7 +142,7 @@ class PythonProgram:
             try:
                 code = _exit_code(error)
             except SystemExit as second:  # by the program's excepthook
-                code = _system_exit(second)
+                code = system_exit(second)
             self._leave(self._finalize(code, error))
         except BaseException as failed:
             sys.__excepthook__(type(failed), failed, failed.__traceback__)
@@ -195,7 +192,7 @@ def _exit_code(error: BaseException | None) -> int:
     if error is None:
         return 0
     if isinstance(error, SystemExit):
-        return _system_exit(error)
+        return system_exit(error)
     if error.__traceback__ is not None:
         error.__traceback__ = _without_ours(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
@@ -230,7 +227,8 @@ def _call_hook(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _system_exit(error: SystemExit) -> int:
+def system_exit(error: SystemExit) -> int:
+    """The exit code, after saying on stderr what else it was raised with. As CPython."""
     code = error.code
     if code is None:
         return 0

@@ -10,7 +10,6 @@ imported here, because in an image whatever could be found is the image's.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -18,8 +17,8 @@ import time
 
 from executor_service.guest.protocol import wire
 from executor_service.guest.serve.shell import SIGNALS, fill, start_folder
-from executor_service.guest.serve.work_folder import get_files, put_files, resident_bytes
-from executor_service.guest.walls.tree import adopt
+from executor_service.guest.serve.work_folder import put_files, send_done, split_cell
+from executor_service.guest.walls.tree import adopt, resident_bytes, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,33 +36,25 @@ def serve(channel: GuestChannel) -> None:
     adopt()
     channel.send({"type": "ready"})
     if (frame := channel.receive()) is not None:
-        head, blob = frame
-        _run(channel, head, memoryview(blob))
+        _run(channel, *frame)
 
 
-def _run(channel: GuestChannel, head: Head, blob: memoryview) -> None:
+def _run(channel: GuestChannel, head: Head, blob: bytes) -> None:
     work = os.path.dirname(sys.modules["__main__"].__dict__["__file__"])
-    code_end = head["code_size"]
-    stdin_end = code_end + head["stdin_size"]
+    command, data, files = split_cell(head, blob)
     try:
-        put_files(work, head["files"], blob[stdin_end:])
+        put_files(work, head["files"], files)
         os.chdir(start_folder(work))
-        ending: Head = {"exit_code": _exit_code(bytes(blob[:code_end]), blob[code_end:stdin_end])}
+        ending: Head = {"exit_code": _exit_code(bytes(command), data)}
     except OSError as error:
         ending = {"problem": wire.short(f"the command could not be started: {error}")}
-    room = wire.MAX_ANSWER - wire.MAX_TABLE
-    files, contents = get_files(work, head["return_paths"], min(head["return_bytes"], room))
-    table = json.dumps({"files": files}).encode() if files else b""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     facts = {
-        "type": "done",
-        "cell": head["cell"],
-        "table": len(table),
-        "cpu_s": time.process_time() + used.ru_utime + used.ru_stime,
-        "peak_bytes": used.ru_maxrss << 10,
+        "cpu_s": time.process_time() + waited_s(),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
         "resident_bytes": resident_bytes(),
+        **ending,
     }
-    channel.send({**facts, **ending}, table + contents)
+    send_done(channel, work, head, facts)
 
 
 def _exit_code(command: bytes, data: memoryview) -> int:

@@ -14,6 +14,7 @@ import traceback
 import types
 
 from executor_service.guest.protocol.wire import short
+from executor_service.guest.serve.branch import flush
 from executor_service.guest.serve.forks import Forks
 from executor_service.guest.serve.guest_rpc import Gone, Peer, summary
 
@@ -111,15 +112,6 @@ def _tell(channel: Channel, error: BaseException) -> None:
     traceback.print_exception(error)
     flush()
     channel.send({"type": "raised", "error": short(summary(error))})
-
-
-def flush() -> None:
-    """Both streams, as far as the candidate has left them usable."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # noqa: S110 - closed, or replaced by something else: its own doing
-            pass
 
 
 class Echo:

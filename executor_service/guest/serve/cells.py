@@ -15,18 +15,19 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps: its enums cost each cell more than the calls
 import builtins
 import importlib.machinery
-import json
 import os
 import resource
 import sys
 import time
 import traceback
 
+from executor_service.guest.program import system_exit
 from executor_service.guest.protocol import wire
 from executor_service.guest.serve import branch
 from executor_service.guest.serve.display import Displays
 from executor_service.guest.serve.evaluate import Evaluator
-from executor_service.guest.serve.work_folder import WORKSPACE, get_files, put_files, resident_bytes
+from executor_service.guest.serve.work_folder import WORKSPACE, put_files, send_done, split_cell
+from executor_service.guest.walls.tree import resident_bytes, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,21 +78,20 @@ class CellServer:
         while (frame := self._channel.receive()) is not None:
             head, blob = frame
             if head["type"] == "cell":
-                self._run(head, memoryview(blob))
+                self._run(head, blob)
             elif head["type"] == "branch":
                 self._branch(head["workspace"])
 
     def _tell_ready(self) -> None:
         self._channel.send({"type": "ready"})
 
-    def _run(self, head: Head, blob: memoryview) -> None:
-        code_end = head["code_size"]
-        stdin_end = code_end + head["stdin_size"]
-        source = bytes(blob[:code_end]).decode()
+    def _run(self, head: Head, blob: bytes) -> None:
+        code, stdin, files = split_cell(head, blob)
+        source = bytes(code).decode()
         cpu = _cpu_s()
         try:
-            self._set_stdin(bytes(blob[code_end:stdin_end]))
-            put_files(self._work, head["files"], blob[stdin_end:])
+            self._set_stdin(bytes(stdin))
+            put_files(self._work, head["files"], files)
         except OSError as error:
             self._answer(head, cpu, {"problem": wire.short(f"the cell's files could not be written: {error}")})
             return
@@ -123,7 +123,7 @@ class CellServer:
         if error is None:
             return {"exit_code": 0}
         if isinstance(error, SystemExit) and not told:
-            return {"exit_code": _exit_code(error), "exited": True}
+            return {"exit_code": system_exit(error), "exited": True}
         error.__traceback__ = _from_cell(error.__traceback__, name)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         if told:
@@ -139,21 +139,15 @@ class CellServer:
         branch.flush()
         raised = [text.encode("utf-8", "replace") for text in ending.pop("raised", ())]
         displays, shown = self._displays.take()
-        room = wire.MAX_ANSWER - wire.MAX_TABLE - len(shown) - sum(map(len, raised))
-        files, contents = get_files(self._work, head["return_paths"], min(head["return_bytes"], room))
-        table = b""
-        if raised or displays or files:
-            sizes = {"raised": [len(text) for text in raised], "displays": displays, "files": files}
-            table = json.dumps(sizes).encode()
+        sizes = {"raised": [len(text) for text in raised], "displays": displays}
         facts = {
-            "type": "done",
-            "cell": head["cell"],
-            "table": len(table),
             "cpu_s": _cpu_s() - cpu_before,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             "resident_bytes": resident_bytes(),
+            **ending,
         }
-        self._channel.send({**facts, **ending}, b"".join([table, *raised, shown, contents]))
+        parts = [*raised, shown] if raised or displays else []
+        send_done(self._channel, self._work, head, facts, sizes, parts)
 
     def _set_stdin(self, data: bytes) -> None:
         """Standard input of the coming cell; without any it is at its end."""
@@ -238,23 +232,9 @@ def _described(error: BaseException) -> tuple[str, str, str]:
     return kind, text[:_MAX_RAISED], lines[:_MAX_RAISED]
 
 
-def _exit_code(error: SystemExit) -> int:
-    """As CPython: none is 0, a number is taken modulo 256, anything else is said on stderr."""
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code & 0xFF
-    try:
-        sys.stderr.write(f"{error.code}\n")
-    except Exception:  # noqa: S110 - the exit code says enough
-        pass
-    return 1
-
-
 def _cpu_s() -> float:
     """CPU seconds of this process and of its children that it waited for."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return time.process_time() + waited_s()
 
 
 def _nothing(*_: object) -> None:

@@ -22,7 +22,7 @@ from executor_service.guest.serve import branch
 from executor_service.guest.walls import syscalls as sys_
 from executor_service.guest.walls.private import private_folders
 from executor_service.guest.walls.traces import LONG_S, ObjectNumbers, PacketCounts
-from executor_service.guest.walls.tree import adopt
+from executor_service.guest.walls.tree import adopt, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Forks:
         """True in the child, which may use `cpu_s` seconds; False in the parent; None in a child that must not go on:
         the one before it has made processes or threads."""
         self._write()
-        self._began, self._used_s = time.monotonic(), _children_s()
+        self._began, self._used_s = time.monotonic(), waited_s()
         drawn = sys.modules["random"].getstate() if "random" in sys.modules else None
         before = self._child
         self._child = os.fork()
@@ -95,7 +95,7 @@ class Forks:
             "code": max(code, 0),
             "signal": max(-code, 0),
             "wall_s": wall_s,
-            "cpu_s": _children_s() - self._used_s,
+            "cpu_s": waited_s() - self._used_s,
             "peak_bytes": peak << 10,
             "clean": code >= 0 and known and self._traces.none(),
         }
@@ -222,8 +222,3 @@ def _count_mappings() -> int:
         _mapped.append(0)
         sys.addaudithook(hear)
     return _mapped[0]
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`
 import fcntl
-import json
 import os
-import resource
 import select
 import sys
 import time
 
 from executor_service.guest.protocol import wire
-from executor_service.guest.serve.work_folder import WORKSPACE, get_files, put_files, resident_bytes
+from executor_service.guest.serve.work_folder import WORKSPACE, put_files, send_done, split_cell
+from executor_service.guest.walls.tree import resident_bytes, stat_fields, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ read beyond a line that has an error, or is interrupted."""
 _LINE = 64
 """More than a number and an exit code have."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_STAT_BYTES = 4096
+_MOST_HEARD = 4096
 _CPU_FIELDS = slice(11, 15)
 """User and system time, its own and that of the children that it waited for, counted from the state."""
 
@@ -98,7 +97,7 @@ class ShellServer:
         while (frame := self._channel.receive()) is not None:
             head, blob = frame
             if head["type"] == "cell":
-                self._run(head, memoryview(blob))
+                self._run(head, blob)
 
     def _interrupt(self, *_: object) -> None:
         """As Ctrl-C of a person: to the shell and to what it waits for."""
@@ -143,16 +142,15 @@ class ShellServer:
         except BrokenPipeError:
             pass  # it has ended, which is noticed
 
-    def _run(self, head: Head, blob: memoryview) -> None:
-        code_end = head["code_size"]
-        stdin_end = code_end + head["stdin_size"]
-        command, data = bytes(blob[:code_end]), blob[code_end:stdin_end]
+    def _run(self, head: Head, blob: bytes) -> None:
+        code_text, data, files = split_cell(head, blob)
+        command = bytes(code_text)
         cpu = self._cpu_s()
         try:
             if b"\0" in command:
                 raise ValueError("the command has a NUL character")
             fill(self._stdin, data)
-            put_files(self._work, head["files"], blob[stdin_end:])
+            put_files(self._work, head["files"], files)
         except (OSError, ValueError) as error:
             self._answer(head, cpu, {"problem": wire.short(f"the command could not be handed over: {error}")})
             return
@@ -206,7 +204,7 @@ class ShellServer:
         poll.register(self._codes, select.POLLIN)
         said, pause_s = b"", 0.001
         while True:
-            data = os.read(self._codes, _STAT_BYTES) if (heard := poll.poll(_LOOK_MS)) else b""
+            data = os.read(self._codes, _MOST_HEARD) if (heard := poll.poll(_LOOK_MS)) else b""
             *lines, said = (said + data).split(b"\n")
             said = said[-_LINE:]
             for line in lines:
@@ -223,33 +221,18 @@ class ShellServer:
                 pause_s = min(2 * pause_s, _LOOK_MS / 1000)
 
     def _answer(self, head: Head, cpu_before: float, ending: Head) -> None:
-        room = wire.MAX_ANSWER - wire.MAX_TABLE
-        files, contents = get_files(self._work, head["return_paths"], min(head["return_bytes"], room))
-        table = json.dumps({"files": files}).encode() if files else b""
         resident = resident_bytes() + resident_bytes(self._shell)
         facts = {
-            "type": "done",
-            "cell": head["cell"],
-            "table": len(table),
             "cpu_s": max(0.0, self._cpu_s() - cpu_before),
             "peak_bytes": resident,
             "resident_bytes": resident,
+            **ending,
         }
-        self._channel.send({**facts, **ending}, table + contents)
+        send_done(self._channel, self._work, head, facts)
 
     def _cpu_s(self) -> float:
         """CPU seconds so far of the shells, and of what they have waited for."""
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = time.process_time() + ended.ru_utime + ended.ru_stime
-        try:
-            handle = os.open(f"/proc/{self._shell}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return used
-        try:
-            fields = os.read(handle, _STAT_BYTES).rpartition(b")")[2].split()
-        finally:
-            os.close(handle)
-        return used + sum(map(int, fields[_CPU_FIELDS])) * _TICK_S
+        return time.process_time() + waited_s() + sum(map(int, stat_fields(self._shell)[_CPU_FIELDS])) * _TICK_S
 
 
 def start_folder(work: str) -> str:

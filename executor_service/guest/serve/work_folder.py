@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 
+from executor_service.guest.protocol import wire
 from executor_service.guest.walls.files import read_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from executor_service.guest.protocol.spec import FileAnswer, FileEntry
+    from executor_service.guest.protocol.wire import GuestChannel, Head
 
 WORKSPACE = "FAIRBOX_WORKSPACE"
 """Variable that names the folder of the workspace."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_STATM_BYTES = 256
-"""Seven numbers."""
+
+
+def split_cell(head: Head, blob: bytes) -> tuple[memoryview, memoryview, memoryview]:
+    """The parts of a `cell` frame: code, standard input, and the files one after the other."""
+    view, code_end = memoryview(blob), head["code_size"]
+    stdin_end = code_end + head["stdin_size"]
+    return view[:code_end], view[code_end:stdin_end], view[stdin_end:]
+
+
+def send_done(
+    channel: GuestChannel, work: str, head: Head, facts: Head, sizes: Head | None = None, parts: Sequence[bytes] = ()
+) -> None:
+    """Answers the `cell` frame `head` with `facts`, with `parts`, whose sizes the table says, and then with the files
+    that are to be returned."""
+    room = wire.MAX_ANSWER - wire.MAX_TABLE - sum(map(len, parts))
+    files, contents = _get_files(work, head["return_paths"], min(head["return_bytes"], room))
+    table = json.dumps({**(sizes or {}), "files": files}).encode() if parts or files else b""
+    done = {"type": "done", "cell": head["cell"], "table": len(table), **facts}
+    channel.send(done, b"".join([table, *parts, contents]))
 
 
 def put_files(work: str, entries: list[FileEntry], blob: memoryview) -> None:
@@ -29,7 +50,7 @@ def put_files(work: str, entries: list[FileEntry], blob: memoryview) -> None:
         offset += entry["size"]
 
 
-def get_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer], bytes]:
+def _get_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer], bytes]:
     """Reads files, of at most `most` bytes in all: an answer for each, and the contents of those that are returned."""
     if not paths:
         return [], b""
@@ -42,15 +63,3 @@ def get_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer],
         return answers, b"".join(contents)
     finally:
         os.close(folder)
-
-
-def resident_bytes(process: int | str = "self") -> int:
-    """Resident memory of a process; 0 where that is not known."""
-    try:
-        handle = os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)  # `open` takes three times as long
-        try:
-            return int(os.read(handle, _STATM_BYTES).split()[1]) * _PAGE
-        finally:
-            os.close(handle)
-    except (OSError, IndexError):  # a level without /proc, or a process that has ended
-        return 0

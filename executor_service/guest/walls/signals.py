@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 
+from executor_service.guest.walls.tree import GROUP, PARENT, SESSION, stat_fields
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
     Whom = Literal["process", "group", "tree"]
 
-_PARENT, _GROUP, _SESSION = 1, 2, 3
-"""Positions in /proc/PID/stat, counted from the state."""
 _ROUNDS = 50
 """A tree is signalled until nobody new is found: processes can be started meanwhile, but hardly so often in a row."""
 
@@ -48,30 +48,18 @@ def _kill(pid: int, number: int) -> None:
 
 def members(pid: int, whom: Whom) -> set[int]:
     """Process `pid` and, of the processes that can be seen, those of its group, or of its tree."""
-    facts = _processes()
+    names = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    facts = {int(name): fields for name in names if (fields := stat_fields(name))}
     if whom == "group":
-        return {pid} | {each for each, fields in facts.items() if fields[_GROUP] == pid}
+        return {pid} | {each for each, fields in facts.items() if int(fields[GROUP]) == pid}
     below: dict[int, list[int]] = {}
     for each, fields in facts.items():
-        below.setdefault(fields[_PARENT], []).append(each)
+        below.setdefault(int(fields[PARENT]), []).append(each)
     found: set[int] = set()
-    todo = [pid, *(each for each, fields in facts.items() if fields[_SESSION] == pid)]
+    todo = [pid, *(each for each, fields in facts.items() if int(fields[SESSION]) == pid)]
     while todo:
         each = todo.pop()
         if each > 1 and each not in found:
             found.add(each)
             todo += below.get(each, [])
     return found
-
-
-def _processes() -> dict[int, list[int]]:
-    facts = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    words = file.read().rpartition(b")")[2].split()[: _SESSION + 1]
-            except OSError:
-                continue
-            facts[int(name)] = [0, *map(int, words[1:])]
-    return facts

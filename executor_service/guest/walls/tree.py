@@ -1,4 +1,4 @@
-"""The processes below one, where no namespace says which they are: read from /proc, which programs can't.
+"""Reads what /proc says of processes, and which are below one where no namespace says it: programs can't read it there.
 
 A box's init is the subreaper of everything in its box, so whatever a program starts stays below the init.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
-_STATE, _PARENT = 0, 1
-"""Positions in /proc/PID/stat after the name."""
+_STATE, PARENT, GROUP, SESSION = range(4)
+"""Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses."""
+_STAT_BYTES = 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _DEAD = (b"Z", b"X")
 _PAUSE_S = 0.0005
 _DEEPEST = 1 << 16
@@ -27,6 +30,36 @@ def adopt() -> None:
     """From here on orphans below this process become its children."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def stat_fields(process: int | str) -> list[bytes]:
+    """Fields of /proc/PID/stat from the state on; none if there is no such process, or no /proc."""
+    try:
+        handle = os.open(f"/proc/{process}/stat", os.O_RDONLY | os.O_CLOEXEC)  # `open` takes three times as long
+        try:
+            return os.read(handle, _STAT_BYTES).rpartition(b")")[2].split()
+        finally:
+            os.close(handle)
+    except OSError:
+        return []
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process; 0 if that is not known. It costs the kernel less than `stat_fields`."""
+    try:
+        handle = os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(handle, _STAT_BYTES).split()[1]) * _PAGE
+        finally:
+            os.close(handle)
+    except (OSError, IndexError):
+        return 0
+
+
+def waited_s() -> float:
+    """CPU seconds of the children of this process that it has waited for."""
+    waited = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return waited.ru_utime + waited.ru_stime
 
 
 def children(parent: int) -> list[int]:
@@ -48,9 +81,9 @@ def now_below(root: int) -> list[int]:
 def is_below(pid: int, root: int) -> bool:
     """Says whether a process is below `root`. A process is not if one on the way up died."""
     for _ in range(_DEEPEST):
-        if pid <= 1 or (fields := _stat(pid)) is None:
+        if pid <= 1 or not (fields := stat_fields(pid)):
             return False
-        pid = int(fields[_PARENT])
+        pid = int(fields[PARENT])
         if pid == root:
             return True
     return False
@@ -137,19 +170,10 @@ def _lists_children(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}/task/{pid}/children")
 
 
-def _stat(pid: int) -> list[bytes] | None:
-    """Fields of /proc/PID/stat after the name; None: there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-
-
 def _lives(pid: int) -> bool:
     """Says whether anything of it runs: a process whose first thread has ended appears as dead."""
-    fields = _stat(pid)
-    return fields is not None and (fields[_STATE] not in _DEAD or len(_threads(pid)) > 1)
+    fields = stat_fields(pid)
+    return bool(fields) and (fields[_STATE] not in _DEAD or len(_threads(pid)) > 1)
 
 
 def _threads(pid: int) -> list[str]:
@@ -187,8 +211,6 @@ def tasks_of(uid: int) -> int:
 def _by_parent() -> dict[int, list[int]]:
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _stat(int(name))
-            if fields is not None:
-                below.setdefault(int(fields[_PARENT]), []).append(int(name))
+        if name.isdigit() and (fields := stat_fields(name)):
+            below.setdefault(int(fields[PARENT]), []).append(int(name))
     return below
