@@ -14,8 +14,8 @@ import os
 import stat
 
 from executor_service.guest.walls import syscalls as sys_
-from executor_service.guest.walls.copies import open_below
 from executor_service.guest.walls.mounts import IMAGE_ROOT
+from executor_service.guest.walls.workspace import mount_layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,17 +48,7 @@ class ImageRoot:
         for name in _LAYERS:
             os.mkdir(name, 0o755, dir_fd=private)
             os.chown(name, self._owner, self._owner, dir_fd=private)
-        handles: list[int] = []
-        try:
-            handles += [open_below(self._layers, path) for path in self._image["layers"]]
-            handles += [os.open(name, _DIRECTORY, dir_fd=private) for name in _LAYERS]
-            *lower, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
-            options = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
-            options += ",metacopy=off" if sys_.may_write_trusted(upper) else ",userxattr"
-            sys_.mount("overlay", IMAGE_ROOT, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-        finally:
-            for handle in handles:
-                os.close(handle)
+        mount_layers(IMAGE_ROOT, self._layers, self._image["layers"], private, _LAYERS)
         self._mounted = True
         self._private = private
         for folder in ("/proc", "/dev", self._work):

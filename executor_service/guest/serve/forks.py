@@ -21,7 +21,7 @@ import time
 from executor_service.guest.serve import branch
 from executor_service.guest.walls import syscalls as sys_
 from executor_service.guest.walls.private import private_folders
-from executor_service.guest.walls.traces import LONG_S, ObjectNumbers, PacketCounts
+from executor_service.guest.walls.traces import LONG_S, ObjectNumbers, PacketCounts, next_inode
 from executor_service.guest.walls.tree import adopt, waited_s
 
 TYPE_CHECKING = False
@@ -121,7 +121,7 @@ class _Traces:
         self._folders = sys_.FolderFacts(*private_folders(os.getcwd()))
         self._objects = ObjectNumbers()
         self._packets = PacketCounts("self")
-        self._inode = self._next_inode()
+        self._inode = next_inode(".", work)
         self._before: tuple[object, ...] = ()
 
     def begin(self, *, made: int) -> None:
@@ -131,7 +131,7 @@ class _Traces:
 
     def none(self) -> bool:
         try:
-            expected, self._inode = self._inode + 1, self._next_inode()
+            expected, self._inode = self._inode + 1, next_inode(".", self._work)
             return self._inode == expected and self._look() == self._before and not self._objects.used()
         except OSError:
             return False
@@ -139,13 +139,6 @@ class _Traces:
     def _look(self) -> tuple[object, ...]:
         changed_ns = os.fstat(self._work).st_ctime_ns
         return changed_ns, self._folders.look(self._work), self._packets.look(), _flags()
-
-    def _next_inode(self) -> int:
-        """Takes a number of the file system, which counts them."""
-        handle = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._work)
-        number = os.fstat(handle).st_ino
-        os.close(handle)
-        return number
 
 
 class _FolderTraces:

@@ -67,8 +67,10 @@ def open_below(store: int, path: str) -> int:
             continue
         if part == "..":
             raise ValueError(path)
-        inner = os.open(part, flags, dir_fd=handle)
-        os.close(handle)
+        try:
+            inner = os.open(part, flags, dir_fd=handle)
+        finally:
+            os.close(handle)
         handle = inner
     return handle
 

@@ -90,13 +90,9 @@ def _read(work: int, path: str, room: int) -> tuple[FileAnswer, bytes]:
 
 
 def _open(work: int, path: str) -> int:
-    *folders, name = path.split("/")
-    parent = os.dup(work)
+    folder, _, name = path.rpartition("/")
+    parent = open_below(work, folder)
     try:
-        for folder in folders:
-            child = os.open(folder, _FOLDER, dir_fd=parent)
-            os.close(parent)
-            parent = child
         return os.open(name, _READ, dir_fd=parent)
     finally:
         os.close(parent)

@@ -16,6 +16,8 @@ import os
 import stat
 import struct
 
+from executor_service.guest.walls.syscalls import check
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +91,7 @@ def confine(rules: Iterable[tuple[str, int]]) -> None:
         attributes = struct.pack("=Qi", rights & known, handle)
         flags = ctypes.c_uint(0)
         done = _libc.syscall(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, attributes, flags)
-        _check(done, f"landlock_add_rule({path!r})")
+        check(done, f"landlock_add_rule({path!r})")
         os.close(handle)
     _enter(ruleset)
 
@@ -98,17 +100,11 @@ def _create(files: int, net: int, scoped: int) -> int:
     attributes = struct.pack("=3Q", files, net, scoped)
     size = ctypes.c_size_t(len(attributes))
     ruleset = int(_libc.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, ctypes.c_uint(0)))
-    _check(ruleset, "landlock_create_ruleset")
+    check(ruleset, "landlock_create_ruleset")
     return ruleset
 
 
 def _enter(ruleset: int) -> None:
     flags = ctypes.c_uint(0)
-    _check(_libc.syscall(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), flags), "landlock_restrict_self")
+    check(_libc.syscall(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), flags), "landlock_restrict_self")
     os.close(ruleset)
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")

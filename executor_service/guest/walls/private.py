@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from executor_service.guest.walls import syscalls as sys_
+from executor_service.guest.walls.traces import next_inode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class PrivateFolders:
                 os.makedirs(path)
                 sys_.mount(f"/proc/self/fd/{handle}", path, None, sys_.MS_BIND | sys_.MS_REC)
             self._fresh = self._facts.look(self._shared)
-            self._inode = self._next_inode()
+            self._inode = next_inode(self._spec["work"])
         return self._shared
 
     def clear(self, changed_ns: int) -> None:
@@ -50,7 +51,7 @@ class PrivateFolders:
         try:
             unchanged = os.stat(self._spec["work"]).st_ctime_ns == changed_ns
             os.unlink(self._program)
-            before, self._inode = self._inode, self._next_inode()
+            before, self._inode = self._inode, next_inode(self._spec["work"])
             # The program's file, and the one that tells: no other has been made, not even one without a name.
             kept = unchanged and self._inode == before + 2 and self._facts.look(self._shared) == self._fresh
         except OSError:
@@ -60,13 +61,6 @@ class PrivateFolders:
             for target in (*private_folders(self._spec["work"]), self._spec["work"]):
                 sys_.unmount(target)
             self._fresh = b""
-
-    def _next_inode(self) -> int:
-        """Takes a number of the file system, which counts them."""
-        handle = os.open(self._spec["work"], os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
-        number = os.fstat(handle).st_ino
-        os.close(handle)
-        return number
 
 
 def resize(work: str, disk_bytes: int, inodes: int) -> None:

@@ -65,6 +65,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
@@ -103,14 +104,15 @@ _NO_CAPABILITIES = bytes(24)
 """Two of struct __user_cap_data_struct."""
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> None:
+    """OSError that names the call, for a result below 0."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def unshare(flags: int) -> None:
-    _check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+    check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
 
 
 def _path(text: str | None) -> bytes | None:
@@ -119,45 +121,41 @@ def _path(text: str | None) -> bytes | None:
 
 def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
     result = _libc.mount(_path(source), _path(target), _path(kind), ctypes.c_ulong(flags), _path(data))
-    _check(result, f"mount({kind or source!r} on {target!r})")
+    check(result, f"mount({kind or source!r} on {target!r})")
 
 
 def unmount(target: str) -> None:
     """Detaches it now, frees it when nothing uses it any more."""
-    _check(_libc.umount2(_path(target), MNT_DETACH), f"umount2({target!r})")
+    check(_libc.umount2(_path(target), MNT_DETACH), f"umount2({target!r})")
 
 
 def restrict_mount(target: str, attributes: int, *, recursive: bool) -> None:
     """Adds attributes to a mount, and to those below it; what is already restricted stays so (Linux 5.12)."""
-    values = struct.pack("=4Q", attributes, 0, 0, 0)
-    flags = _AT_RECURSIVE if recursive else 0
-    result = _libc.syscall(
-        ctypes.c_long(_SYS_MOUNT_SETATTR), _AT_FDCWD, _path(target), flags, values, ctypes.c_size_t(len(values))
-    )
-    _check(result, f"mount_setattr({target!r})")
+    _set_attributes(_AT_FDCWD, target, _AT_RECURSIVE if recursive else 0, attributes)
 
 
 def set_read_only(target: str, *, read_only: bool) -> None:
     """Makes a mount writable, or not, whatever it was."""
     add, drop = (MOUNT_ATTR_RDONLY, 0) if read_only else (0, MOUNT_ATTR_RDONLY)
-    values = struct.pack("=4Q", add, drop, 0, 0)
+    _set_attributes(_AT_FDCWD, target, 0, add, drop)
+
+
+def _set_attributes(folder: int, target: str, flags: int, add: int, drop: int = 0, user_namespace: int = 0) -> None:
+    values = struct.pack("=4Q", add, drop, 0, user_namespace)
     size = ctypes.c_size_t(len(values))
-    result = _libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), _AT_FDCWD, _path(target), 0, values, size)
-    _check(result, f"mount_setattr({target!r})")
+    result = _libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), folder, _path(target), flags, values, size)
+    check(result, f"mount_setattr({target!r}, {add:#x})")
 
 
 def bind_mapped(source: int, target: str, user_namespace: int) -> None:
     """Binds a folder, given by a descriptor, with its owners mapped by a user namespace (Linux 5.12)."""
     tree = _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), source, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
-    _check(tree, "open_tree")
+    check(tree, "open_tree")
     try:
-        values = struct.pack("=4Q", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-        size = ctypes.c_size_t(len(values))
-        result = _libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), tree, b"", _AT_EMPTY_PATH, values, size)
-        _check(result, "mount_setattr(idmap)")
+        _set_attributes(tree, "", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, user_namespace=user_namespace)
         flags = _MOVE_MOUNT_F_EMPTY_PATH
         result = _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", _AT_FDCWD, _path(target), flags)
-        _check(result, f"move_mount({target!r})")
+        check(result, f"move_mount({target!r})")
     finally:
         os.close(tree)
 
@@ -175,11 +173,11 @@ class FolderFacts:
 
     def look(self, handle: int) -> bytes:
         """`handle` is a descriptor of anything in the file system. Two looks are equal when nothing has changed."""
-        _check(_fstatfs(handle, ctypes.addressof(self._room)), "fstatfs")
+        check(_fstatfs(handle, ctypes.addressof(self._room)), "fstatfs")
         for path, address in zip(self._paths, self._addresses, strict=True):
-            _check(_statx(_AT_FDCWD, path, 0, _STATX_BASIC, address), "statx")
+            check(_statx(_AT_FDCWD, path, 0, _STATX_BASIC, address), "statx")
         size: int = _listxattr(self._paths[2], None, 0)
-        _check(size, "listxattr")
+        check(size, "listxattr")
         first, second, last = self._facts
         facts = (self._room.raw, first.raw, second.raw, last.raw[:_STATX_TIMES])
         return b"%d" % size + b"".join(facts)
@@ -190,24 +188,24 @@ def ipc_numbers() -> list[int]:
     numbers = []
     for make, arguments, remove, how in _ipc:
         number: int = make(*arguments)
-        _check(number, "ipc")
-        _check(remove(number, *how), "ipc")
+        check(number, "ipc")
+        check(remove(number, *how), "ipc")
         numbers.append(number)
     return numbers
 
 
 def pivot_root(new_root: str, old_root: str) -> None:
-    _check(_libc.pivot_root(_path(new_root), _path(old_root)), "pivot_root")
+    check(_libc.pivot_root(_path(new_root), _path(old_root)), "pivot_root")
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
     if _prctl(option, argument, second, 0, 0) < 0:
-        _check(-1, f"prctl({option})")
+        check(-1, f"prctl({option})")
 
 
 def close_from(first: int) -> None:
     """Closes every descriptor from `first` on (Linux 5.9)."""
-    _check(_close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0), "close_range")
+    check(_close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0), "close_range")
 
 
 def may_write_trusted(folder: str) -> bool:
@@ -239,7 +237,7 @@ def drop_capabilities(kept: tuple[int, ...] = ()) -> None:
     """Takes all capabilities from this thread, but for those that are kept."""
     mask = sum(1 << capability for capability in kept)
     data = struct.pack("=6I", mask, mask, 0, 0, 0, 0) if kept else _NO_CAPABILITIES
-    _check(_libc.capset(_CAPABILITY_HEADER, data), "capset")
+    check(_libc.capset(_CAPABILITY_HEADER, data), "capset")
 
 
 class _SockFprog(ctypes.Structure):
@@ -256,7 +254,7 @@ class Filter:
 
     def install(self) -> None:
         """Needs no_new_privs."""
-        _check(_prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0), "seccomp")
+        check(_prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0), "seccomp")
 
     def install_supervised(self) -> int:
         """The same, for a filter that leaves calls to a supervisor. Returns where that reads them."""
@@ -272,7 +270,7 @@ class Filter:
             )
             if handle >= 0 or ctypes.get_errno() != errno.EINVAL:
                 break
-        _check(handle, "seccomp with a supervisor")
+        check(handle, "seccomp with a supervisor")
         return handle
 
 
@@ -309,7 +307,7 @@ def _succeeds(listener: int, request: int, data: bytes) -> bool:
 
 
 def setns(handle: int, kind: int) -> None:
-    _check(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), f"setns({kind:#x})")
+    check(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), f"setns({kind:#x})")
 
 
 def flush_c_streams() -> None:
@@ -336,7 +334,7 @@ def map_for_oneself(handle: int, size: int) -> int:
     if address == _MAP_FAILED:
         raise OSError(ctypes.get_errno(), "mmap")
     pages = ctypes.c_size_t(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-    _check(_libc.madvise(ctypes.c_void_p(address), pages, ctypes.c_int(mmap.MADV_DONTFORK)), "madvise")
+    check(_libc.madvise(ctypes.c_void_p(address), pages, ctypes.c_int(mmap.MADV_DONTFORK)), "madvise")
     return int(address)
 
 

@@ -18,6 +18,14 @@ LONG_S = 0.5
 _MOST_COUNTERS = 8192
 
 
+def next_inode(folder: str, at: int | None = None) -> int:
+    """Takes a number of the file system of a folder, which counts them. `at`: a descriptor that its path begins at."""
+    handle = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=at)
+    number = os.fstat(handle).st_ino
+    os.close(handle)
+    return number
+
+
 class ObjectNumbers:
     """Numbers of System V objects in the IPC namespace of this process."""
 

@@ -5,17 +5,17 @@ A box's init is the subreaper of everything in its box, so whatever a program st
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
 import time
 
+from executor_service.guest.walls import syscalls as sys_
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PR_SET_CHILD_SUBREAPER = 36
 _STATE, PARENT, GROUP, SESSION = range(4)
 """Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses."""
 _STAT_BYTES = 4096
@@ -28,8 +28,7 @@ _DEEPEST = 1 << 16
 
 def adopt() -> None:
     """From here on orphans below this process become its children."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) < 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    sys_.prctl(sys_.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def stat_fields(process: int | str) -> list[bytes]:

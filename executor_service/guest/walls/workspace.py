@@ -125,19 +125,27 @@ class WorkspaceMounts:
         sys_.restrict_mount(order["target"], restricted, recursive=False)
 
     def _overlay(self, number: int, target: str) -> None:
-        """Layers are named by descriptors, because programs can't reach those folders by a path."""
         assert self._order is not None
-        handles = [open_below(self._store, self._order["path"])]
-        try:
-            for name in (_layer(number), _layer(number, "work")):
-                handles.append(os.open(name, _DIRECTORY, dir_fd=self.private))  # noqa: PERF401 - closed if one fails
-            lower, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
-            options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-            options += ",metacopy=off" if sys_.may_write_trusted(upper) else ",userxattr"
-            sys_.mount("overlay", target, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-        finally:
-            for handle in handles:
-                os.close(handle)
+        layers = (_layer(number), _layer(number, "work"))
+        mount_layers(target, self._store, [self._order["path"]], self.private, layers)
+
+
+def mount_layers(target: str, store: int, lower: Sequence[str], private: int, layers: Sequence[str]) -> None:
+    """Mounts an overlay: folders `lower` of `store`, the highest first, below a writable one of `private`: `layers` are
+    that and its work folder. They are named by descriptors, because programs can't reach those folders by a path."""
+    handles: list[int] = []
+    try:
+        for path in lower:
+            handles.append(open_below(store, path))  # noqa: PERF401 - closed if one fails
+        for name in layers:
+            handles.append(os.open(name, _DIRECTORY, dir_fd=private))  # noqa: PERF401 - closed if one fails
+        *below, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
+        options = f"lowerdir={':'.join(below)},upperdir={upper},workdir={work}"
+        options += ",metacopy=off" if sys_.may_write_trusted(upper) else ",userxattr"
+        sys_.mount("overlay", target, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def hide(store: int, place: str, owner: int) -> int:
