@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import gc
 import os
-import stat
 import sys
 import threading
 
 from executor_service.guest.serve.work_folder import WORKSPACE
 from executor_service.guest.walls import landlock
+from executor_service.guest.walls.copies import UNBOUNDED, Copy
 from executor_service.guest.warm.seeds import reseed
 
 TYPE_CHECKING = False
@@ -60,8 +60,6 @@ def fork() -> tuple[bool, str]:
     Forks twice, so that the branch becomes a child of the init and not of the code's own process.
     """
     flush()
-    import shutil  # noqa: F401 - here, for all branches: the zygote does without it
-
     gc.freeze()  # a collection would write to every object, and so copy every page
     try:
         helper = os.fork()
@@ -116,7 +114,11 @@ def settle(channel: int, handles: Sequence[int], folders: Folders, workspace: st
 def _copied(folder: str, temporary: str) -> str:
     own = os.path.join(temporary, f"branch-{os.urandom(8).hex()}")
     os.mkdir(own, 0o700)
-    copy_folder(folder, own)
+    source = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        Copy(UNBOUNDED, -1, most_entries=UNBOUNDED).run(source, own)
+    finally:
+        os.close(source)
     return own
 
 
@@ -126,24 +128,6 @@ def _moved(path: str, folders: dict[str, str]) -> str:
         if path == here or path.startswith(f"{here}/"):
             return there + path[len(here) :]
     return path
-
-
-def copy_folder(source: str, target: str) -> None:
-    """Copies folders, regular files and links; pipes and sockets can't be."""
-    import shutil
-
-    with os.scandir(source) as entries:
-        for entry in entries:
-            there = os.path.join(target, entry.name)
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if stat.S_ISLNK(mode):
-                os.symlink(os.readlink(entry.path), there)
-            elif stat.S_ISDIR(mode):
-                os.mkdir(there, 0o700)
-                copy_folder(entry.path, there)
-                shutil.copystat(entry.path, there)
-            elif stat.S_ISREG(mode):
-                shutil.copy2(entry.path, there)
 
 
 def flush() -> None:

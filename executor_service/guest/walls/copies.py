@@ -1,4 +1,4 @@
-"""Copies of folders: of a workspace where nothing can be mounted, and of a writable layer for a branch.
+"""Copies of folders: of a workspace where nothing can be mounted, of a branch's folders, and of its writable layer.
 
 Invariants: the source is only read: nothing of it is linked into the copy, whose files are files of their own (on file
 systems that share blocks, copied when they are written); no link is followed, on neither side; bytes and entries are
@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from executor_service.guest.protocol.spec import WorkspaceOrder
 
+UNBOUNDED = 1 << 62
+"""For copies that the size of a file system bounds."""
 MOST_ENTRIES = 20_000
 """Files and folders of a copy: tenths of a second in memory, some seconds on a slow disk."""
 _MOST_DEPTH = 256
@@ -92,8 +94,11 @@ class Copy:
 
     def run(self, source: int, target: str) -> None:
         """Copies what is in the folder `source`, a descriptor, to the empty folder `target`."""
-        os.umask(0)
-        self._folder(os.open(".", _FOLDER, dir_fd=source), os.open(target, _FOLDER), 1)
+        before = os.umask(0)
+        try:
+            self._folder(os.open(".", _FOLDER, dir_fd=source), os.open(target, _FOLDER), 1)
+        finally:
+            os.umask(before)
 
     def _folder(self, source: int, target: int, depth: int) -> None:
         """Copies what is in `source` to `target`, and closes both."""
@@ -116,7 +121,8 @@ class Copy:
                 self._file(source, target, name)
             elif stat.S_ISLNK(facts.st_mode):
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-                os.chown(name, self._owner, self._owner, dir_fd=target, follow_symlinks=False)
+                if self._owner >= 0:
+                    os.chown(name, self._owner, self._owner, dir_fd=target, follow_symlinks=False)
                 times = (facts.st_atime_ns, facts.st_mtime_ns)
                 os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
             else:
@@ -143,7 +149,8 @@ class Copy:
 
     def _finish(self, handle: int, facts: os.stat_result) -> None:
         """Owner, mode and times of what was written."""
-        os.fchown(handle, self._owner, self._owner)
+        if self._owner >= 0:  # programs may not, without namespaces
+            os.fchown(handle, self._owner, self._owner)
         os.fchmod(handle, facts.st_mode & self._mode)
         os.utime(handle, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         os.close(handle)

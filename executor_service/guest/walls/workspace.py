@@ -17,7 +17,7 @@ import errno
 import os
 
 from executor_service.guest.walls import syscalls as sys_
-from executor_service.guest.walls.copies import LayerCopy, open_below
+from executor_service.guest.walls.copies import UNBOUNDED, LayerCopy, open_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ BRANCHES = "/branches"
 """Folder of the workspaces of branches."""
 _ROOT = 0
 """Number of the layer of the session's first interpreter, or of a program."""
-_UNBOUNDED = 1 << 62
-"""The size of the tmpfs bounds a layer."""
 
 
 class WorkspaceMounts:
@@ -82,7 +80,7 @@ class WorkspaceMounts:
                 os.mkdir(f".branches/{number}", 0o755, dir_fd=self.private)
                 upper = self._make_layer(number)
                 source = os.open(_layer(parent), _DIRECTORY, dir_fd=self.private)
-                LayerCopy(_UNBOUNDED, self._owner).run(source, upper)
+                LayerCopy(UNBOUNDED, self._owner).run(source, upper)
                 os.chmod(upper, os.fstat(source).st_mode & 0o777)
                 os.chown(upper, self._owner, self._owner)
                 self._overlay(number, target)
