@@ -1,6 +1,7 @@
-"""Errors that a client of the executor may get instead of a result, each with the status that says it.
+"""Errors in place of a result: the executor raises them, a status says them, and its client raises them again.
 
-Invariants: each says whose fault it can be; a reason, if the server gives one, decides before the status does.
+Invariants: each says whose fault it can be; a reason, if the server gives one, decides before the status does. What is
+derived from them elsewhere is the server's own, and its client raises the one below which it stands here.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ DRAINING = "DRAINING"
 """Reason of a server that ends, beside UNAVAILABLE."""
 _RETRY_AFTER_S = 1.0
 """Seconds to wait if a server did not say when to ask again."""
-_OF_REASON: dict[str, type[ExecutorError]] = {}
-_OF_CODE: dict[grpc.StatusCode, type[ExecutorError]] = {}
-"""Filled by the classes below."""
 
 
 class ExecutorError(FairboxError):
@@ -28,16 +26,10 @@ class ExecutorError(FairboxError):
 
     cause = Cause.INFRA
     """No program ran to its end, so the code can't have caused it."""
-    codes: ClassVar[tuple[grpc.StatusCode, ...]] = ()
-    """Statuses that say it without a reason."""
+    code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNAVAILABLE
+    """Status that says it."""
     reason: ClassVar[str] = ""
     """Given by the server with a status that has several meanings."""
-
-    def __init_subclass__(cls) -> None:
-        own = vars(cls)
-        _OF_CODE.update(dict.fromkeys(own.get("codes", ()), cls))
-        if reason := own.get("reason"):
-            _OF_REASON[reason] = cls
 
     @classmethod
     def from_call(cls, message: str, error: grpc.aio.AioRpcError) -> Self:
@@ -54,7 +46,7 @@ class InvalidRequest(ExecutorError):
 
     cause = Cause.POLICY
     """The code is a field of the request, so it can have caused this: empty, too long, not valid Unicode."""
-    codes = (grpc.StatusCode.INVALID_ARGUMENT,)
+    code = grpc.StatusCode.INVALID_ARGUMENT
 
     def __init__(self, message: str, fields: tuple[FieldError, ...]) -> None:
         super().__init__(message)
@@ -68,7 +60,9 @@ class InvalidRequest(ExecutorError):
 class Overloaded(ExecutorError):
     """Its queue is full. Ask again after `retry_after_s` seconds."""
 
-    codes = (grpc.StatusCode.RESOURCE_EXHAUSTED,)
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    subject: ClassVar[str] = ""
+    """The bound that was reached, as the server says it."""
     status = 429
     """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
 
@@ -84,19 +78,20 @@ class Overloaded(ExecutorError):
 class NotAllowed(ExecutorError):
     """The call had no token that is good there, or one that is for something else: another role, another tenant."""
 
-    codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class NotFound(ExecutorError):
-    """This server does not have the session or the workspace: it was removed, or another server has it."""
+    """This server does not have the session, workspace or image: it was removed, or another server has it."""
 
-    codes = (grpc.StatusCode.NOT_FOUND,)
+    code = grpc.StatusCode.NOT_FOUND
 
 
 class WorkspaceTooLarge(ExecutorError):
     """At its isolation level the server would have to copy the workspace, which is above what it, or the limits of the
     request, allow."""
 
+    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "WORKSPACE_TOO_LARGE"
 
 
@@ -117,6 +112,7 @@ class SessionNotFound(NotFound):
 class SessionBusy(ExecutorError):
     """The session runs a cell, and what was asked for does not wait, or too many cells wait already."""
 
+    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "SESSION_BUSY"
 
 
@@ -125,6 +121,7 @@ class CannotBranch(ExecutorError):
 
     cause = Cause.POLICY
     """The code's doing: it has left something running."""
+    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "SESSION_CANNOT_BRANCH"
 
 
@@ -133,19 +130,29 @@ class CannotSnapshot(ExecutorError):
 
     cause = Cause.POLICY
     """The code's doing: what it has written. A session without an image is its caller's."""
+    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "SESSION_CANNOT_SNAPSHOT"
 
 
 class LeaseRefused(ExecutorError):
     """The lease can't be bound: it ended, or another executor has bound it. Take a new one."""
 
-    codes = (grpc.StatusCode.FAILED_PRECONDITION,)
+    code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class RunLost(ExecutorError):
     """The program may have run, and its result is lost. A new attempt takes a new request_id and a new lease."""
 
-    codes = (grpc.StatusCode.ABORTED,)
+    code = grpc.StatusCode.ABORTED
+
+
+_OF_REASON: dict[str, type[ExecutorError]] = {
+    kind.reason: kind for kind in (WorkspaceTooLarge, SessionNotFound, SessionBusy, CannotBranch, CannotSnapshot)
+}
+_OF_CODE: dict[grpc.StatusCode, type[ExecutorError]] = {
+    **{kind.code: kind for kind in (InvalidRequest, Overloaded, NotAllowed, NotFound, LeaseRefused, RunLost)},
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+}
 
 
 def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:

@@ -22,13 +22,14 @@ from unittest.mock import patch
 
 from prometheus_client.metrics_core import Metric
 
+import executor_service.errors
+import executor_service.rpc.service
 import fairbox.net.metrics
 import rollout.cli
 import rollout.cli.data.command
-from executor_service import Cause, ExecutionResult, Outcome, errors
+from executor_service import Cause, ExecutionResult, Outcome
 from executor_service.config import ExecutorConfig
 from executor_service.machine.doctor import DoctorConfig
-from executor_service.rpc import problems
 from executor_service.rpc.metrics import executor_metrics
 from executor_service.runs.tally import RunTally
 from executor_service.sandbox.shelf import PoolStatistics
@@ -318,15 +319,13 @@ def member_texts(kind: type[Any]) -> dict[str, str]:
 
 def problem_rows() -> Iterator[list[str]]:
     """Each reason for which an executor gives no result: as the server says it, and what the client makes of it."""
-    for kind in vars(problems).values():
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            error = kind.__new__(kind)
-            vars(error).update(errors=(), cause=Cause.INFRA, retry_after_s=1.0)
-            problem = problems.problem_of(error)
-            code, reason = problem.code, problem.reason or problem.subject
-            client = errors._OF_REASON.get(reason) or errors._OF_CODE.get(code, errors.ExecutorUnavailable)
-            meaning = text((inspect.getdoc(kind) or "").partition("\n\n")[0])
-            yield [code.name, reason and f"`{reason}`", f"`{client.__name__}`", client.cause.value, meaning]
+    kinds = executor_service.errors.ExecutorError.__subclasses__()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        client: Any = next(each for each in kind.__mro__ if each.__module__ == executor_service.errors.__name__)
+        reason = kind.reason or getattr(kind, "subject", "")
+        meaning = text((inspect.getdoc(kind) or "").partition("\n\n")[0])
+        yield [kind.code.name, reason and f"`{reason}`", f"`{client.__name__}`", client.cause.value, meaning]
 
 
 def outcomes() -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from executor_service.errors import ExecutorError, LeaseRefused, Overloaded
 from executor_service.gateway.errors import Unavailable, unacceptable
 from executor_service.gateway.requests import FIELD_NAMES, Budget
 from executor_service.model import ExecutionResult, Outcome, RunRequest
-from executor_service.runs.admission import QueueFull
 from executor_service.runs.backends import Backend
-from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
+from executor_service.runs.queue import ExecutionQueue
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.apart import read_apart
 from fairbox.errors import FieldErrors
@@ -23,17 +22,6 @@ from fairbox.security import current_identity
 
 _RETRY_S = 1.0
 """Advice to one whose turn did not come."""
-_NOT_STARTED: dict[type[Exception], str] = {
-    QueueFull: "overloaded: {}",
-    LeaseQueueFull: "overloaded: {}",
-    QueueTimeout: "overloaded: its turn did not come within queue_timeout_s",
-    Draining: "this executor is ending and takes no more programs",
-    LimiterDown: "{}",
-    Abandoned: "no token to run under: {}",
-    LeaseRefusal: "no token to run under: {}",
-    LeaseGone: "no token to run under: {}",
-}
-"""Why a program was not started -> what is answered."""
 
 
 class Executions:
@@ -71,9 +59,12 @@ class Executions:
             raise Unavailable(message, _RETRY_S) from None
         except FieldErrors as errors:
             raise unacceptable(errors, names) from None
-        except tuple(_NOT_STARTED) as error:
-            why = next(text for kind, text in _NOT_STARTED.items() if isinstance(error, kind))
-            raise Unavailable(why.format(error), getattr(error, "retry_after_s", _RETRY_S)) from None
+        except Overloaded as error:
+            raise Unavailable(f"overloaded: {error}", error.retry_after_s) from None
+        except LeaseRefused as error:
+            raise Unavailable(f"no token to run under: {error}", _RETRY_S) from None
+        except ExecutorError as error:  # the program was not started
+            raise Unavailable(str(error), _RETRY_S) from None
         if result.outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED):
             raise Unavailable(result.message)
         return result

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+import grpc
+
 from executor_service.cleanup import leave, to_the_end
+from executor_service.errors import ExecutorUnavailable
 from executor_service.images.errors import ImageError
 from executor_service.images.table import Images
 from executor_service.images.transports import REGISTRY, fetch, in_full, name_of
@@ -45,8 +48,10 @@ class Fetched:
     """It was there before."""
 
 
-class FetchFailed(Exception):
+class FetchFailed(ExecutorUnavailable):
     """The image can't be had: the registry, the disk or this server is at fault; the text says why."""
+
+    code = grpc.StatusCode.INTERNAL
 
 
 class ImageFetches:

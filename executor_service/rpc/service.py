@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from executor_service.client.balance import LOAD_KEY
+from executor_service.errors import SessionNotFound
 from executor_service.grading.model import VerifyResult
 from executor_service.grading.request import VerifyRequest
 from executor_service.grading.validation import validate_verify
@@ -28,7 +29,6 @@ from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight, SingleFlight
 from executor_service.runs.queue import Abandoned, ExecutionQueue, Follower
 from executor_service.sandbox.zygote import Profile
-from executor_service.sessions.reasons import UnknownSession
 from executor_service.sessions.sessions import Sessions
 from executor_service.sessions.snapshots import Snapshots
 from executor_service.v1 import executor_pb2 as pb
@@ -253,7 +253,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         session_id = validate_session_id(request)
         try:
             self._permit(session_id)
-        except UnknownSession:
+        except SessionNotFound:
             return pb.DeleteSessionResponse(deleted=False)
         return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
 

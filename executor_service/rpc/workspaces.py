@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from executor_service.errors import WorkspaceTooLarge
 from executor_service.guest.walls.copies import MOST_ENTRIES
 from executor_service.model import Limits
 from executor_service.sandbox.report import WorkspaceMount
@@ -15,10 +16,6 @@ from executor_service.workspaces.table import Workspaces
 
 if TYPE_CHECKING:
     from executor_service.workspaces.prepare.spec import Facts
-
-
-class CopyTooLarge(Exception):
-    """The workspace would have to be copied, and is above a bound."""
 
 
 class WorkspaceCalls:
@@ -52,7 +49,7 @@ class WorkspaceCalls:
         )
 
     def hold(self, workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[WorkspaceMount | None]:
-        """See `Workspaces.hold`. Raises CopyTooLarge too."""
+        """See `Workspaces.hold`. Raises WorkspaceTooLarge too."""
         most_bytes = min(self._copy_bytes, limits.disk_bytes)
         if workspace_id and self._copy_bytes:
             _check_copy(workspace_id, self._workspaces.facts(workspace_id, tenant), most_bytes)
@@ -78,7 +75,7 @@ class WorkspaceCalls:
 
 def _check_copy(name: str, facts: Facts, most_bytes: int) -> None:
     if facts["disk_bytes"] > most_bytes or facts["entries"] > MOST_ENTRIES:
-        raise CopyTooLarge(
+        raise WorkspaceTooLarge(
             f"workspace {name!r} takes {facts['disk_bytes']} bytes with {facts['entries']} files and folders, and at "
             f"isolation level landlock each use gets a copy: at most {most_bytes} bytes (the lesser of the setting "
             f"workspace_copy_bytes and limits.disk_bytes) and {MOST_ENTRIES} files and folders"

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from executor_service.errors import Overloaded
 from executor_service.runs.shares import Weights, bound, lender
 
 _RECENT = 0.1
@@ -21,15 +22,10 @@ _RECENT = 0.1
 _ADVICE_RANGE_S = (0.05, 30.0)
 
 
-class QueueFull(Exception):
+class QueueFull(Overloaded):
     """The request has no place in the queue, or lost it to another tenant. `retry_after_s` is an estimate."""
 
-    status = 429
-    """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    subject = "executor:queue"
 
 
 def _no_word(refusal: QueueFull) -> None:

@@ -13,19 +13,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from executor_service.errors import RunLost
+from fairbox.errors import FieldError, FieldErrors
+
 Run = TypeVar("Run")
 Result = TypeVar("Result")
 
 _ENTRY_BYTES = 512
 """Bytes that an entry costs beside its result; counted, so that many small results are bounded too."""
-
-
-class IdReused(Exception):
-    """The id was used for another request."""
-
-
-class ResultGone(Exception):
-    """A program with this request_id ran, and its result is no longer kept."""
 
 
 @dataclass(slots=True)
@@ -51,16 +46,18 @@ class DedupTable(Generic[Run, Result]):
         self.deduplicated_total = 0
 
     def look_up(self, request_id: str, fingerprint: bytes, now: float) -> tuple[Run | None, Result | None]:
-        """The run in flight with this id, or the result of one that has ended. Raises IdReused and ResultGone."""
+        """The run in flight with this id, or the result of one that has ended. Raises FieldErrors for an id of
+        another request, and RunLost for a result that is no longer kept."""
         self.expire(now)
         entry = self._running.get(request_id) or self._ended.get(request_id)
         if entry is None:
             return None, None
         if entry.fingerprint != fingerprint:
-            raise IdReused
+            reused = "was used for another request, must be new or repeat the same request"
+            raise FieldErrors([FieldError("request_id", reused)])
         self.deduplicated_total += 1
         if entry.run is None and entry.result is None:
-            raise ResultGone
+            raise RunLost("the program ran, and its result is no longer kept; a new attempt takes a new request_id")
         return entry.run, entry.result
 
     def knows(self, request_id: str) -> bool:

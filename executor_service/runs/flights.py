@@ -128,7 +128,7 @@ class SingleFlight(Generic[T]):
     async def do(self, request_id: str, fingerprint: bytes, work: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
         """Result of `work`, or of earlier work with the same id, and whether it is the latter.
 
-        Raises IdReused, ResultGone, and what the work raises. An empty id is like no other.
+        Raises what `DedupTable.look_up` and the work raise. An empty id is like no other.
         """
         flight, kept = self._table.look_up(request_id, fingerprint, self._clock.now())
         if kept is not None:

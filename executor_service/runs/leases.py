@@ -11,27 +11,18 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from executor_service.errors import ExecutorUnavailable, Overloaded
 from limiter import Lease
 
 
-class LeaseRefusal(Exception):
-    """The lease can't be bound; the text names the reason and the owner."""
-
-
-class LeaseGone(Exception):
-    """The lease is bound to an earlier life of this server: what ran under it is lost."""
-
-
-class LimiterDown(Exception):
+class LimiterDown(ExecutorUnavailable):
     """The limiter can't be reached, or this server's session with it has lapsed."""
 
 
-class LeaseQueueFull(Exception):
+class LeaseQueueFull(Overloaded):
     """The limiter takes no more requests into its queue."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    subject = "limiter:queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,8 @@ class Claim(Protocol):
         ...
 
     async def confirmed(self) -> None:
-        """Returns when the limiter has bound it. Raises LeaseRefusal, LeaseGone or LimiterDown."""
+        """Returns when the limiter has bound it. Raises LeaseRefused, whose text names the reason and the owner,
+        RunLost if it is bound to an earlier life of this server, or LimiterDown."""
         ...
 
     def check(self) -> None:

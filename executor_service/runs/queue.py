@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from executor_service.cleanup import leave
 from executor_service.client.balance import Load
+from executor_service.errors import DRAINING, ExecutorUnavailable, LeaseRefused, Overloaded, RunLost
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest
 from executor_service.runs.admission import Admission, AdmissionStatistics, Place, QueueFull
 from executor_service.runs.backends import Backend, Execution
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight
-from executor_service.runs.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.runs.leases import Claim, LeaseGate, LeaseQueueFull, LimiterDown
 from executor_service.runs.output import OutputLog
 from executor_service.runs.tally import Refusal, RunTally
 from executor_service.sandbox.report import Stream
@@ -36,37 +37,46 @@ from fairbox.telemetry import logs, tracing
 if TYPE_CHECKING:
     from executor_service.sessions.sessions import Sessions
 
+_TIMEOUT_RETRY_S = 30.0
+"""Advice to one who has waited in vain for minutes."""
 Follower = Callable[[OutputLog], None]
 """Is called in the event loop with the output of a run so far, whenever there is more. Must not block or raise."""
 
 
-class Abandoned(Exception):
+class Abandoned(ExecutorUnavailable):
     """The call that brought the run was cancelled before its program started, and another call had just joined it."""
 
     def __init__(self) -> None:
         super().__init__("the run was given up by its first caller before it started; ask again")
 
 
-class Draining(Exception):
+class Draining(ExecutorUnavailable):
     """The server is ending; the program was not started."""
 
+    reason = DRAINING
 
-class QueueTimeout(Exception):
+    def __init__(self) -> None:
+        super().__init__("this executor is ending and takes no more programs")
+
+
+class QueueTimeout(Overloaded):
     """The request waited for as long as this server lets anybody wait; the program was not started."""
 
-    status = 429
-    """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
+    subject = "executor:queue_timeout_s"
+
+    def __init__(self) -> None:
+        super().__init__("the request waited for as long as queue_timeout_s allows", _TIMEOUT_RETRY_S)
 
 
 _REFUSALS: dict[type[Exception], Refusal] = {
     Abandoned: Refusal.ABANDONED,
     Draining: Refusal.DRAINING,
-    LeaseGone: Refusal.LEASE_LOST,
     LeaseQueueFull: Refusal.LIMITER_QUEUE_FULL,
-    LeaseRefusal: Refusal.LEASE_REFUSED,
+    LeaseRefused: Refusal.LEASE_REFUSED,
     LimiterDown: Refusal.LIMITER_DOWN,
     QueueFull: Refusal.QUEUE_FULL,
     QueueTimeout: Refusal.QUEUE_TIMEOUT,
+    RunLost: Refusal.LEASE_LOST,
 }
 
 
@@ -170,7 +180,7 @@ class ExecutionQueue:
         `follow` is given the output of the run while it runs, from its beginning also where the run is joined; nothing
         where it has ended. `work` does a new run in place of the usual work. `on_start` is called when a new
         run has its slot and its lease.
-        Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
+        Raises Abandoned, Draining, FieldErrors, QueueFull, QueueTimeout, RunLost, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
         run, kept = self._table.look_up(request.request_id, fingerprint, self._clock.now())

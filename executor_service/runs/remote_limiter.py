@@ -10,14 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-from executor_service.runs.leases import (
-    Claim,
-    GateStatus,
-    LeaseGone,
-    LeaseQueueFull,
-    LeaseRefusal,
-    LimiterDown,
-)
+from executor_service import errors
+from executor_service.runs.leases import Claim, GateStatus, LeaseQueueFull, LimiterDown
 from limiter import (
     BindOutcome,
     BindStatus,
@@ -73,7 +67,7 @@ class RemoteLimiter:
             except LimiterUnavailable as error:
                 raise LimiterDown(str(error)) from None
             except (LeaseRefused, UnknownBucket) as error:
-                raise LeaseRefusal(str(error)) from None
+                raise errors.LeaseRefused(str(error)) from None
             claim = _Claim(self._session, lease, None)
             try:
                 yield claim
@@ -137,12 +131,12 @@ class _Claim:
         except LimiterUnavailable as error:
             raise LimiterDown(str(error)) from None
         except LeaseRefused as error:
-            raise LeaseRefusal(str(error)) from None
+            raise errors.LeaseRefused(str(error)) from None
         if outcome.bound:
             return
         if outcome.status is BindStatus.BOUND_ELSEWHERE and outcome.owner == self._session.executor_id:
-            raise LeaseGone(f"{outcome}, in an earlier life: what ran under it is lost")
-        raise LeaseRefusal(str(outcome))
+            raise errors.RunLost(f"{outcome}, in an earlier life: what ran under it is lost")
+        raise errors.LeaseRefused(str(outcome))
 
     def check(self) -> None:
         if not self._session.vouches(self._lease):

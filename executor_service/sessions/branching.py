@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from executor_service.errors import CannotBranch
 from executor_service.guest.protocol.wire import MAX_ANSWER
 from executor_service.guest.serve.branch import COPY
 from executor_service.guest.walls.workspace import BRANCHES
@@ -25,10 +26,6 @@ from executor_service.sessions.reasons import Ended
 
 _ANSWER_WITHIN_S = 30.0
 """Forking takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
-
-
-class NotBranchable(Exception):
-    """The session can't be forked now; the text says why."""
 
 
 class Branching:
@@ -53,7 +50,7 @@ class Branching:
         self._layers_made = 0
 
     async def fork(self, parent: Interpreter, session_id: str) -> Interpreter:
-        """Forks `parent`, whose turn the caller has, once. Raises NotBranchable with the reason why not."""
+        """Forks `parent`, whose turn the caller has, once. Raises CannotBranch with the reason why not."""
         layer, workspace = await self._workspace(parent)
         (data, out, err), theirs = new_ends(self._sandbox.owner)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
@@ -64,7 +61,7 @@ class Branching:
         try:
             await self._ask(parent, workspace, theirs)
             if reason := await self._refusal(parent, member):
-                raise NotBranchable(f"session {parent.session_id!r} can't branch: {reason}")
+                raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
         except BaseException:
             channel.close()  # a branch that nobody wants ends with it
             streams.close()
@@ -94,7 +91,7 @@ class Branching:
         if not made.done() or made.result():
             why = os.strerror(made.result()) if made.done() else "nothing is heard of it"
             reason = f"what it wrote to its workspace can't be copied: {why}"
-            raise NotBranchable(f"session {parent.session_id!r} can't branch: {reason}")
+            raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
         return number, f"{BRANCHES}/{number}"
 
     async def _ask(self, parent: Interpreter, workspace: str, ends: list[int]) -> None:

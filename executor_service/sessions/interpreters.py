@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
+from executor_service.errors import CannotBranch
 from executor_service.guest.protocol.wire import MAX_ANSWER
 from executor_service.model import Cause, Limits, OutputFile
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sessions.beside import KILLED, Beside
-from executor_service.sessions.branching import Branching, NotBranchable
+from executor_service.sessions.branching import Branching
 from executor_service.sessions.cell_time import CellTime
 from executor_service.sessions.interpreter import FLOODED, LAPSED, Death, Interpreter, place_of
 from executor_service.sessions.questions import Questions
@@ -129,13 +130,13 @@ class InterpreterTree:
                 self._deadline.reschedule(asyncio.get_running_loop().time() + _DEATH_WITHIN_S)
 
     async def branch(self, parent: Interpreter, session_ids: Sequence[str]) -> list[Interpreter]:
-        """Forks `parent`, whose turn the caller has, once for each id: all or none. NotBranchable says why not."""
+        """Forks `parent`, whose turn the caller has, once for each id: all or none. CannotBranch says why not."""
         made: list[Interpreter] = []
         most = self._plan.limits.processes
         # One more for the process that forks it. A fork that the kernel denies would end the whole tree.
         if len(self._members) + len(session_ids) + 1 > most:
             reason = f"it shares a limit of {most} processes with its branches, and this would exceed it"
-            raise NotBranchable(f"session {parent.session_id!r} can't branch: {reason}")
+            raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
         try:
             for session_id in session_ids:
                 member = self._member(await self._branching.fork(parent, session_id))

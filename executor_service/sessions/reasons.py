@@ -1,29 +1,23 @@
-"""Exceptions and reasons of sessions: why one ended, and why a call about one is refused."""
+"""Why a session ended, and why none is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from executor_service.errors import Overloaded
 from executor_service.model import Cause
 
-
-class UnknownSession(Exception):
-    """No session has this id, or none any more. The cause is POLICY if its own code can have ended it."""
-
-    def __init__(self, session_id: str, reason: str, cause: Cause = Cause.INFRA) -> None:
-        super().__init__(f"session {session_id!r} {reason}")
-        self.cause = cause
+_RETRY_S = 5.0
+"""Advice to one for whom there is no room: a session ends when its trajectory does."""
 
 
-class SessionQueueFull(Exception):
-    """A cell runs, and what was asked for can't wait, or too many wait already."""
-
-
-class TooManySessions(Exception):
+class TooManySessions(Overloaded):
     """The server has as many sessions as it may, and none that another tenant has borrowed."""
 
+    subject = "executor:max_sessions"
+
     def __init__(self, most: int, bound: str) -> None:
-        super().__init__(f"{most} sessions live or are being made already (max_sessions), {bound}")
+        super().__init__(f"{most} sessions live or are being made already (max_sessions), {bound}", _RETRY_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from executor_service.cleanup import leave
+from executor_service.errors import CannotBranch, ExecutorUnavailable
 from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
 from executor_service.programs.plans import Hold, Planner, mounted
@@ -23,7 +24,6 @@ from executor_service.runs.backends import Execution
 from executor_service.runs.queue import Draining
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Plan, SandboxFailure
-from executor_service.sessions.branching import NotBranchable
 from executor_service.sessions.cell_run import CellRun, facts_of
 from executor_service.sessions.commands import limits_of, perform_beside, turn_beside
 from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
@@ -42,10 +42,6 @@ _DYING_S = 5.0
 """Killed interpreters are gone within milliseconds; whoever has their room need not wait for one that hangs."""
 _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""
-
-
-class SessionFailed(Exception):
-    """The session could not be made; the text says at which step."""
 
 
 class Sessions:
@@ -91,8 +87,8 @@ class Sessions:
         await leave(self._tasks, error)
 
     async def create(self, request: SessionRequest) -> SessionInfo:
-        """Raises TooManySessions, SessionFailed, Draining, FieldErrors for an image without a shell, and what holding
-        its workspace or image raises."""
+        """Raises TooManySessions, ExecutorUnavailable, Draining, FieldErrors for an image without a shell, and what
+        holding its workspace or image raises."""
         if self.draining:
             raise Draining
         ends = self.table.reserve(1, request.tenant)
@@ -112,7 +108,7 @@ class Sessions:
                     lacking = f"is {request.image!r}, in which no shell can be started: {error}"
                     raise FieldErrors([FieldError("image", lacking)]) from None
                 _log.error("a session could not be made: %s", error)
-                raise SessionFailed(f"the session could not be made: {error}") from None
+                raise ExecutorUnavailable(f"the session could not be made: {error}") from None
             raise
         info = SessionInfo(
             session_id,
@@ -133,7 +129,7 @@ class Sessions:
             raise Draining
         parent = self.table.find(request.session_id)
         if parent.info.language == _SHELL:
-            raise NotBranchable(f"session {request.session_id!r} can't branch: it is a shell")
+            raise CannotBranch(f"session {request.session_id!r} can't branch: it is a shell")
         parent.enter_at_once()
         try:
             tenant = parent.info.tenant

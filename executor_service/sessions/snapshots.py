@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 
+import grpc
+
+from executor_service.errors import CannotSnapshot, ExecutorUnavailable, SessionNotFound
 from executor_service.images.errors import ImageError
 from executor_service.images.table import Images
 from executor_service.model import Snapshot
 from executor_service.runs.queue import QueueTimeout
-from executor_service.sessions.reasons import UnknownSession
 from executor_service.sessions.table import LiveSession
 from fairbox.errors import FieldError, FieldErrors
 
@@ -26,12 +28,10 @@ _ANSWER_WITHIN_S = 30.0
 """The init answers within a millisecond; beyond, the machine is overloaded."""
 
 
-class NoSnapshot(Exception):
-    """No snapshot of the session can be had; the text says why."""
-
-
-class SnapshotFailed(Exception):
+class SnapshotFailed(ExecutorUnavailable):
     """The snapshot could not be written; the text says why."""
+
+    code = grpc.StatusCode.INTERNAL
 
 
 class Snapshots:
@@ -43,11 +43,11 @@ class Snapshots:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def take(self, session: LiveSession) -> Snapshot:
-        """Raises SessionBusy, SessionNotFound, NoSnapshot, SnapshotFailed, QueueTimeout, LayerTimeout and
+        """Raises SessionBusy, SessionNotFound, CannotSnapshot, SnapshotFailed, QueueTimeout, LayerTimeout and
         ImageStoreFull, and FieldErrors if this server takes none."""
         named = f"session {session.info.session_id!r}"
         if not session.tree.image_id:
-            raise NoSnapshot(f"{named} has no image, whose files a snapshot could be of")
+            raise CannotSnapshot(f"{named} has no image, whose files a snapshot could be of")
         if not self._images.most_snapshot_bytes:
             # Nothing that the session has done: whoever scores it must not take it for that.
             lacking = "is set, but this server takes no snapshots: its max_snapshot_bytes is 0"
@@ -71,12 +71,12 @@ class Snapshots:
         if layer is None:
             if session.member.gone.done():
                 why = session.member.gone.result().why
-                raise UnknownSession(session.info.session_id, why.reason, why.cause)
+                raise SessionNotFound(f"{named} {why.reason}", why.cause)
             raise SnapshotFailed(f"{named} did not hand its files out within {_ANSWER_WITHIN_S:g} s")
         try:
             image = await self._images.snapshot(session.tree.image_id, layer, session.info.tenant)
         except ImageError as error:
-            raise NoSnapshot(f"{named}: {error}") from None
+            raise CannotSnapshot(f"{named}: {error}") from None
         except OSError as error:
             raise SnapshotFailed(f"{named}: the snapshot could not be written: {error}") from None
         finally:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
+from executor_service.errors import SessionBusy, SessionNotFound
 from executor_service.model import Limits, SessionInfo
 from executor_service.runs.shares import Weights, bound, lender
-from executor_service.sessions.reasons import Ended, SessionQueueFull, TooManySessions, UnknownSession
+from executor_service.sessions.reasons import Ended, TooManySessions
 from fairbox.clock import Clock
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class LiveSession:
             return
         if len(self.waiting) >= MAX_WAITING:
             named = f"session {self.info.session_id!r}"
-            raise SessionQueueFull(f"{named} runs a cell, and {MAX_WAITING} wait for their turn already")
+            raise SessionBusy(f"{named} runs a cell, and {MAX_WAITING} wait for their turn already")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(turn)
         try:
@@ -85,14 +86,14 @@ class LiveSession:
         """It is the caller's turn now. Raises SessionBusy."""
         if self.busy or self.beside:
             what = "a cell" if self.busy else "a command beside its shell"
-            raise SessionQueueFull(f"session {self.info.session_id!r} runs {what}")
+            raise SessionBusy(f"session {self.info.session_id!r} runs {what}")
         self.busy = self.still = True
 
     def enter_beside(self) -> None:
         """A command beside the shell begins, until `leave_beside()`. Raises SessionBusy."""
         if self.still or self.beside >= MAX_BESIDE:
             why = "is being kept as it is" if self.still else f"runs {MAX_BESIDE} commands beside its shell already"
-            raise SessionQueueFull(f"session {self.info.session_id!r} {why}")
+            raise SessionBusy(f"session {self.info.session_id!r} {why}")
         self.beside += 1
 
     def leave_beside(self) -> None:
@@ -211,7 +212,7 @@ class SessionTable:
         """Raises SessionNotFound for a live session that is another tenant's, as for one that never was."""
         session = self.live.get(session_id)
         if session is not None and session.info.tenant != tenant:
-            raise UnknownSession(session_id, _UNKNOWN)
+            raise SessionNotFound(f"session {session_id!r} {_UNKNOWN}")
 
     def end(self, session_id: str, ended: Ended) -> None:
         """The session is no more; whoever waits for a turn gets SessionNotFound. The first reason stays."""
@@ -253,11 +254,11 @@ class SessionTable:
             last = session.number
         return found, 0
 
-    def not_found(self, session_id: str) -> UnknownSession:
+    def not_found(self, session_id: str) -> SessionNotFound:
         """The error for an id that does not live here."""
         if ended := self._ended.get(session_id):
-            return UnknownSession(session_id, ended.reason, ended.cause)
+            return SessionNotFound(f"session {session_id!r} {ended.reason}", ended.cause)
         server, mark, _ = session_id.rpartition("~")
-        if mark and server != self._server:
-            return UnknownSession(session_id, f"belongs to server {server!r}, and this is {self._server!r}")
-        return UnknownSession(session_id, _UNKNOWN)
+        elsewhere = f"belongs to server {server!r}, and this is {self._server!r}"
+        why = elsewhere if mark and server != self._server else _UNKNOWN
+        return SessionNotFound(f"session {session_id!r} {why}")

@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import cast
 
+from executor_service.errors import ExecutorError
 from executor_service.grading.apart import MOST_HERE, ComparedAnswer, finding_of
 from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult, VerifyStyle
@@ -33,8 +34,8 @@ from executor_service.runs.admission import QueueFull
 from executor_service.runs.backends import Backend
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight, SingleFlight
-from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
+from executor_service.runs.leases import LeaseQueueFull
+from executor_service.runs.queue import Abandoned, ExecutionQueue
 from executor_service.verification.callers import ForkedCaller
 from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, InteractionBackend
 from executor_service.verification.grader import Grader
@@ -49,8 +50,6 @@ LEAST_CALLS = 4
 """Calls of one series from which on a process that is forked for each costs less than a process for each."""
 KEPT_BYTES = 32 << 20
 """Output and values of all cases of a result together; what is beyond is cut."""
-_NOT_STARTED = (Abandoned, Draining, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown, QueueFull, QueueTimeout)
-"""Why a case may not have been run: nothing of it has."""
 
 
 class Verifier:
@@ -90,7 +89,7 @@ class Verifier:
         """The result of `request`: of a new verification, or of that with the same request_id.
 
         `follow` is given the results of cases as they are known, from the beginning also if the verification is joined;
-        nothing if it has ended. Raises IdReused, ResultGone, and what `ExecutionQueue.execute` raises when no case
+        nothing if it has ended. Raises FieldErrors, RunLost, and what `ExecutionQueue.execute` raises when no case
         could be started.
         """
         key = request.program.request_id, fingerprint
@@ -196,7 +195,7 @@ class _Cases:
         """Has it run, and judges what has become of its cases."""
         try:
             await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=series))
-        except _NOT_STARTED as error:
+        except ExecutorError as error:  # nothing of it was run
             self._trouble = error
         for run in series.ended:
             if run.execution.outcome is Outcome.COMPILE_ERROR and run.execution.cause is Cause.POLICY:
@@ -260,7 +259,7 @@ class _Cases:
             if isinstance(work, InteractionBackend) and finding is PASSED and self._request.checker is not None:
                 assert isinstance(run.case, StdioCase)
                 finding = await self._checked(self._request.checker, run.case, work.output)
-        except _NOT_STARTED as error:  # its checker was not, or what compares it
+        except ExecutorError as error:  # its checker was not, or what compares it
             self._trouble = error
             return [_error(run.case, error)]
         of_all = isinstance(run.case, PytestCase) and not run.case.node_id

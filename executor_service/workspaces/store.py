@@ -13,27 +13,36 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from executor_service.errors import Overloaded
+
 _MOST_EACH = 2
 """Preparations of a tenant at once."""
 _MOST_WAITING = 1000
 """Preparations of a tenant that wait."""
 _WAITING_BYTES = 256 << 20
 """Most bytes of a tenant's waiting bundles, which are in memory."""
+_RETRY_S = 30.0
+"""Advice to one for whose workspace there is no room, or no turn."""
 
 
-class TooManyPreparations(Exception):
+class TooManyPreparations(Overloaded):
     """The tenant has as many preparations waiting as it may."""
+
+    subject = "executor:preparations"
 
     def __init__(self) -> None:
         most = f"{_MOST_WAITING} of them, or {_WAITING_BYTES} bytes of bundles"
-        super().__init__(f"preparations of this tenant wait already, {most}")
+        super().__init__(f"preparations of this tenant wait already, {most}", _RETRY_S)
 
 
-class StoreFull(Exception):
+class StoreFull(Overloaded):
     """The workspaces in use leave no room for one more."""
 
+    subject = "executor:workspace_bytes"
+
     def __init__(self, needed: int, held: int, most: int) -> None:
-        super().__init__(f"the workspace needs {needed} bytes; those in use hold {held} of {most} (workspace_bytes)")
+        full = f"the workspace needs {needed} bytes; those in use hold {held} of {most} (workspace_bytes)"
+        super().__init__(full, _RETRY_S)
 
 
 @dataclass(frozen=True, slots=True)

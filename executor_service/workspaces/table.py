@@ -27,8 +27,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+import grpc
+
 from executor_service.cleanup import to_the_end
 from executor_service.config import ExecutorConfig
+from executor_service.errors import ExecutorUnavailable, NotFound
 from executor_service.programs.plans import Planner
 from executor_service.runs.flights import Flight
 from executor_service.runs.queue import Draining
@@ -58,20 +61,16 @@ _TICK_S = 2.0
 """Between two looks at what has become idle."""
 
 
-class UnknownWorkspace(Exception):
-    """This server has no workspace of that id."""
-
-
-class SourceUnreachable(Exception):
-    """The remote did not give what was asked for, or what was there went at that moment: asking again may help."""
-
-
-class PreparationTimeout(Exception):
+class PreparationTimeout(ExecutorUnavailable):
     """The preparation took longer than workspace_timeout_s, or waited an hour for those before it."""
 
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
 
-class PreparationFailed(Exception):
+
+class PreparationFailed(ExecutorUnavailable):
     """The workspace can't be prepared: a fault of the executor, or of the disk."""
+
+    code = grpc.StatusCode.INTERNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +164,8 @@ class Workspaces:
     async def prepare(self, request: PrepareRequest) -> Prepared:
         """The workspace that `request` asks for, made now if it is not there.
 
-        Raises FieldErrors, StoreFull, TooManyPreparations, SourceUnreachable, PreparationTimeout, PreparationFailed and
-        Draining.
+        Raises FieldErrors, StoreFull, TooManyPreparations, PreparationTimeout, PreparationFailed and Draining, and
+        ExecutorUnavailable if the remote did not give what was asked for, or what was there went at that moment.
         Cancelling the last call that waits for a preparation ends it.
         """
         source = await asyncio.to_thread(request.digest)
@@ -197,7 +196,7 @@ class Workspaces:
 
     @contextmanager
     def hold(self, name: str, tenant: str, most_bytes: int = 0) -> Iterator[WorkspaceMount | None]:
-        """Keeps a workspace where it is. None for an empty name. Raises UnknownWorkspace.
+        """Keeps a workspace where it is. None for an empty name. Raises NotFound.
 
         `most_bytes` bounds a copy of it, where it can't be mounted.
         """
@@ -213,10 +212,10 @@ class Workspaces:
             self._table.release(name, self._clock.now())
 
     def facts(self, name: str, tenant: str) -> Facts:
-        """Facts kept of a tenant's workspace beside its files. Raises UnknownWorkspace."""
+        """Facts kept of a tenant's workspace beside its files. Raises NotFound."""
         facts = self._facts.get(name)
         if facts is None or facts["tenant"] != tenant:
-            raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
+            raise NotFound(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
         return facts
 
     @property
@@ -257,7 +256,7 @@ class Workspaces:
                 self._table.asked_again(known["workspace_id"], request.idle_ttl_s, now)
                 return Prepared(known, cached=True)
             if facts is None:  # it was known when it was asked for
-                raise SourceUnreachable("the workspace was removed while it was looked for; ask again")
+                raise ExecutorUnavailable("the workspace was removed while it was looked for; ask again")
             name = facts["workspace_id"]
             # From here on without a pause: nobody sees a workspace in the table whose folder is not there.
             victims = self._table.add(name, facts["disk_bytes"], request.idle_ttl_s, now)
@@ -392,5 +391,5 @@ def _raise(answer: PreparationAnswer) -> NoReturn:
     if answer["field"]:
         raise FieldErrors([FieldError(answer["field"], answer["error"])])
     if not answer.get("reachable", True):
-        raise SourceUnreachable(answer["error"])
+        raise ExecutorUnavailable(answer["error"])
     raise PreparationFailed(answer["error"])

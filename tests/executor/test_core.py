@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor_service.errors import RunLost
 from executor_service.guest.watch import SAMPLE_S, TICK_S, Reading, Watch
 from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.programs.verdict import judge
 from executor_service.runs.admission import Admission, Place, QueueFull
-from executor_service.runs.dedup import DedupTable, IdReused, ResultGone
+from executor_service.runs.dedup import DedupTable
 from executor_service.runs.shares import lender, share_of
 from executor_service.sandbox.report import Killed, Report
+from fairbox.errors import FieldErrors
 
 Table = DedupTable[str, str]
 
@@ -217,7 +219,7 @@ def test_an_id_with_another_request_is_refused(ended: bool) -> None:
     known.begin("id", b"f", "run")
     if ended:
         known.end("id", "result", 6, 0)
-    with pytest.raises(IdReused):
+    with pytest.raises(FieldErrors, match="request_id was used for another request"):
         known.look_up("id", b"g", 1)
 
 
@@ -226,7 +228,7 @@ def test_results_beyond_the_bytes_are_dropped_and_their_ids_still_known() -> Non
     for request_id in "abc":
         known.begin(request_id, b"f", "run")
         known.end(request_id, "result", 800, 0)
-    with pytest.raises(ResultGone):
+    with pytest.raises(RunLost):
         known.look_up("a", b"f", 1)
     assert known.look_up("c", b"f", 1) == (None, "result")
     assert known.statistics()["bytes"] <= 3000

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor_service.errors import SessionBusy, SessionNotFound
 from executor_service.model import Cause, Limits, SessionInfo
-from executor_service.sessions.reasons import Ended, SessionQueueFull, TooManySessions, UnknownSession
+from executor_service.sessions.reasons import Ended, TooManySessions
 from executor_service.sessions.table import KEPT_ENDED, LiveSession, SessionTable
 from fairbox.testing import ManualClock
 
@@ -70,7 +71,7 @@ async def test_one_that_gives_up_waiting_is_passed_over() -> None:
 async def test_what_can_not_wait_is_refused_while_a_cell_runs() -> None:
     session = table_of("s").find("s")
     await session.enter()
-    with pytest.raises(SessionQueueFull):
+    with pytest.raises(SessionBusy):
         session.enter_at_once()
     session.leave()
     session.enter_at_once()
@@ -154,9 +155,9 @@ async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:
     table.end("s", Ended("was killed for its memory limit", Cause.POLICY))
     table.end("s", Ended("was deleted"))
     for cell in cells[1:]:
-        with pytest.raises(UnknownSession, match="was killed for its memory limit"):
+        with pytest.raises(SessionNotFound, match="was killed for its memory limit"):
             await cell
-    with pytest.raises(UnknownSession, match="was killed for its memory limit") as caught:
+    with pytest.raises(SessionNotFound, match="was killed for its memory limit") as caught:
         table.find("s")
     assert caught.value.cause is Cause.POLICY
     session.leave()
