@@ -23,7 +23,7 @@ from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, CaseResult, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import result_from_proto, workspace_from_proto
+from executor_service.wire.programs import from_message
 from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
@@ -123,7 +123,7 @@ class ExecutorClient(ImageCalls, SessionCalls):
         seconds = _time_for(request) if call_timeout is None else call_timeout
         where = self._calls.home_of(request.session_id, request.workspace_id, request.image)
         response, _ = await self._calls.ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
-        return result_from_proto(response.result)
+        return from_message(ExecutionResult, response.result)
 
     async def stream(
         self, program: Program | str, *, call_timeout: float | None = None
@@ -282,7 +282,7 @@ class ExecutorClient(ImageCalls, SessionCalls):
         response, address = await self._calls.ask(
             "PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True
         )
-        workspace = workspace_from_proto(response)
+        workspace = from_message(Workspace, response)
         # One that was prepared again has moved: its former home may have removed it.
         self._calls.homes[workspace.workspace_id] = frozenset({address})
         return workspace

@@ -7,7 +7,7 @@ import asyncio
 from executor_service.client.calls import Calls
 from executor_service.model import PreparedImage
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import prepared_image_from_proto
+from executor_service.wire.programs import from_message
 
 _FETCH_S = 7200.0
 """An image of tens of gigabytes, and those before it."""
@@ -28,7 +28,7 @@ class ImageCalls:
         async def ask(address: str) -> PreparedImage:
             # Safe to repeat: what was fetched is there.
             response, _ = await self._calls.ask("PrepareImage", request, call_timeout, among=frozenset({address}))
-            return prepared_image_from_proto(response)
+            return from_message(PreparedImage, response)
 
         answers = await asyncio.gather(*map(ask, self._calls.fleet.addresses), return_exceptions=True)
         if failed := [answer for answer in answers if isinstance(answer, BaseException)]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from executor_service.errors import InvalidRequest
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import limits_to_proto, to_message
+from executor_service.wire.programs import to_message
 from fairbox.errors import FieldError
 from fairbox.v1 import common_pb2
 from limiter import LeaseLike
@@ -63,7 +63,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             files=[to_message(pb.InputFile, file) for file in program.files],
             return_paths=program.return_paths,
             env=program.env or {},
-            limits=None if limits is None else limits_to_proto(limits),
+            limits=None if limits is None else to_message(pb.Limits, limits),
             workspace_id=program.workspace_id,
             workspace_read_only=program.workspace_read_only,
             image=program.image,

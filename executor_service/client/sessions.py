@@ -17,7 +17,7 @@ from executor_service.client.program import limits_with
 from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo, Snapshot
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import limits_to_proto, session_from_proto, snapshot_from_proto
+from executor_service.wire.programs import from_message, to_message
 from limiter import LeaseLike
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class SessionCalls:
             pb.CreateSessionRequest,
             language=language,
             profile=profile,
-            limits=limits_to_proto(limits_with(limits, None) or Limits()),
+            limits=to_message(pb.Limits, limits_with(limits, None) or Limits()),
             idle_ttl_s=idle_ttl_s,
             files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
             env=env or {},
@@ -195,7 +195,7 @@ class SessionCalls:
         response, address = await self._calls.ask(
             "CreateSession", request, timeout, among=self._calls.home_of(workspace_id, image)
         )
-        session = session_from_proto(response.session)
+        session = from_message(SessionInfo, response.session)
         self._calls.homes[session.session_id] = frozenset({address})
         return session
 
@@ -220,7 +220,7 @@ class SessionCalls:
         response, address = await self._calls.ask(
             "BranchSession", request, timeout, among=self._calls.home_of(session_id)
         )
-        sessions = [session_from_proto(session) for session in response.sessions]
+        sessions = [from_message(SessionInfo, session) for session in response.sessions]
         for session in sessions:
             self._calls.homes[session.session_id] = frozenset({address})
         return sessions
@@ -235,7 +235,7 @@ class SessionCalls:
         response, address = await self._calls.ask(
             "SnapshotSession", request, timeout, among=self._calls.home_of(session_id)
         )
-        snapshot = snapshot_from_proto(response)
+        snapshot = from_message(Snapshot, response)
         self._calls.homes[snapshot.image] = frozenset({address})
         return snapshot
 
@@ -266,7 +266,7 @@ class SessionCalls:
                     pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
                 )
                 response, _ = await self._calls.ask("ListSessions", request, timeout, among=frozenset({address}))
-                sessions = [session_from_proto(each) for each in response.sessions]
+                sessions = [from_message(SessionInfo, each) for each in response.sessions]
                 self._calls.homes.update({session.session_id: frozenset({address}) for session in sessions})
                 found += sessions
                 token = response.next_page_token

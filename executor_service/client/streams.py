@@ -23,7 +23,7 @@ from executor_service.grading.model import CaseResult, VerifyResult
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import result_from_proto
+from executor_service.wire.programs import from_message
 from fairbox.telemetry.tracing import carried
 
 R = TypeVar("R", pb.StreamExecutionResponse, pb.StreamVerificationResponse)
@@ -54,7 +54,7 @@ async def stream_execution(
                 to_skip = dict(passed_on)
                 continue
             if response.HasField("result"):
-                yield result_from_proto(response.result)
+                yield from_message(ExecutionResult, response.result)
                 return
             kind = response.WhichOneof("event")
             if kind is None:

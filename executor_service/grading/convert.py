@@ -20,7 +20,7 @@ from executor_service.grading.model import (
 from executor_service.guest.serve.values import NotPlain, encode
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import from_message, limits_to_proto, to_message
+from executor_service.wire.programs import from_message, to_message
 
 _STYLES: dict[type, VerifyStyle] = {
     StdioCase: VerifyStyle.STDIO,
@@ -67,7 +67,7 @@ def verify_request(
         files=[to_message(pb.InputFile, file) for file in files],
         test_files=[to_message(pb.InputFile, file) for file in test_files],
         setup_code=setup_code,
-        limits=limits_to_proto(limits),
+        limits=to_message(pb.Limits, limits),
         comparison=pb.Comparison.Value(f"COMPARISON_{comparison.name}") if comparison else pb.COMPARISON_UNSPECIFIED,
         tolerance=to_message(pb.Tolerance, tolerance) if tolerance else None,
         checker=to_message(pb.Checker, checker) if checker else None,

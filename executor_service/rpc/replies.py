@@ -19,7 +19,7 @@ from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.model import CaseResult, VerifyResult
 from executor_service.model import Display, ExecutionResult, OutputFile
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import put_into, result_to_proto, to_message
+from executor_service.wire.programs import put_into, to_message
 from fairbox.net.reading import varint
 
 M = TypeVar("M", pb.ExecuteCodeResponse, pb.StreamExecutionResponse)
@@ -85,7 +85,7 @@ def _case(case: CaseResult) -> Iterator[bytes]:
 
 def _result(result: ExecutionResult) -> Iterator[bytes]:
     stdout, stderr = replace(result.stdout, data=b""), replace(result.stderr, data=b"")
-    facts = result_to_proto(replace(result, stdout=stdout, stderr=stderr, files=(), displays=()))
+    facts = to_message(pb.ExecutionResult, replace(result, stdout=stdout, stderr=stderr, files=(), displays=()))
     yield facts.SerializeToString()
     for name, output in (("stdout", result.stdout), ("stderr", result.stderr)):
         yield from _field(facts.DESCRIPTOR, name, _field(pb.Output.DESCRIPTOR, "data", [output.data]))

@@ -35,7 +35,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.verification.progress import CaseFollower
 from executor_service.verification.verify import Verifier
-from executor_service.wire.programs import session_to_proto, snapshot_to_proto
+from executor_service.wire.programs import to_message
 from executor_service.wire.sessions import (
     page_token,
     validate_branch,
@@ -164,7 +164,9 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
-        return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
+        return pb.ListSessionsResponse(
+            sessions=[to_message(pb.Session, each) for each in found], next_page_token=page_token(after)
+        )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return self._status()
@@ -223,14 +225,14 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             return (await self._sessions.create(valid),)
 
         made, _ = await self._once.do(valid.request_id, await _mark(request), make)
-        return pb.CreateSessionResponse(session=session_to_proto(made[0]))
+        return pb.CreateSessionResponse(session=to_message(pb.Session, made[0]))
 
     async def _branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
         valid = validate_branch(request)
         self._permit(valid.session_id)
         mark = await _mark(request)
         made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
-        return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
+        return pb.BranchSessionResponse(sessions=[to_message(pb.Session, each) for each in made])
 
     async def _prepare_image(self, request: pb.PrepareImageRequest) -> pb.PrepareImageResponse:
         fetched = await self._fetches.prepare(request.reference)
@@ -247,7 +249,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         session_id = validate_session_id(request)
         self._permit(session_id)
         snapshot = await self._snapshots.take(self._sessions.table.find(session_id))
-        return snapshot_to_proto(snapshot)
+        return to_message(pb.SnapshotSessionResponse, snapshot)
 
     async def _delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
         session_id = validate_session_id(request)

@@ -11,7 +11,7 @@ from executor_service.runs.queue import ExecutionQueue
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sessions.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import level_to_proto, limits_to_proto
+from executor_service.wire.programs import level_to_proto, to_message
 from fairbox.v1.common_pb2 import SecurityStatus
 
 
@@ -57,8 +57,8 @@ def status(
         running_memory_bytes=counts.running_bytes,
         outcomes={outcome.name: number for outcome, number in runs.tally.outcomes().items()},
         deduplicated_total=runs.deduplicated_total,
-        default_limits=limits_to_proto(policy.defaults),
-        max_limits=limits_to_proto(policy.maxima),
+        default_limits=to_message(pb.Limits, policy.defaults),
+        max_limits=to_message(pb.Limits, policy.maxima),
         limiter=pb.LimiterStatus(
             target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
         ),

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from google.protobuf.message import Message
 
-from executor_service.model import (
-    ExecutionResult,
-    IsolationLevel,
-    Limits,
-    PreparedImage,
-    SessionInfo,
-    Snapshot,
-    Workspace,
-)
+from executor_service.model import IsolationLevel
 from executor_service.v1 import executor_pb2 as pb
 
 if TYPE_CHECKING:
@@ -146,40 +138,3 @@ def _member(known: dict[int, StrEnum], number: int, kind: type[StrEnum]) -> StrE
 
 def level_to_proto(level: IsolationLevel) -> pb.IsolationLevel.ValueType:
     return pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{level.name}")
-
-
-def limits_to_proto(limits: Limits) -> pb.Limits:
-    return to_message(pb.Limits, limits)
-
-
-def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
-    return to_message(pb.ExecutionResult, result)
-
-
-def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
-    """ValueError for an outcome, cause or status that this version does not know."""
-    return from_message(ExecutionResult, message)
-
-
-def session_to_proto(info: SessionInfo) -> pb.Session:
-    return to_message(pb.Session, info)
-
-
-def session_from_proto(message: pb.Session) -> SessionInfo:
-    return from_message(SessionInfo, message)
-
-
-def snapshot_to_proto(snapshot: Snapshot) -> pb.SnapshotSessionResponse:
-    return to_message(pb.SnapshotSessionResponse, snapshot)
-
-
-def snapshot_from_proto(message: pb.SnapshotSessionResponse) -> Snapshot:
-    return from_message(Snapshot, message)
-
-
-def prepared_image_from_proto(message: pb.PrepareImageResponse) -> PreparedImage:
-    return from_message(PreparedImage, message)
-
-
-def workspace_from_proto(message: pb.PrepareWorkspaceResponse) -> Workspace:
-    return from_message(Workspace, message)
