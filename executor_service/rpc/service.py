@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -36,13 +36,7 @@ from executor_service.v1 import executor_pb2_grpc
 from executor_service.verification.progress import CaseFollower
 from executor_service.verification.verify import Verifier
 from executor_service.wire.programs import to_message
-from executor_service.wire.sessions import (
-    page_token,
-    validate_branch,
-    validate_list,
-    validate_session,
-    validate_session_id,
-)
+from executor_service.wire.sessions import validate_branch, validate_list, validate_session, validate_session_id
 from executor_service.wire.validation import LimitPolicy, validate
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
@@ -53,10 +47,9 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 T = TypeVar("T")
+R = TypeVar("R")
 Made = tuple[SessionInfo, ...]
 SERVICE_NAME = "executor_service.v1.ExecutorService"
-
-
 _SESSION_BYTES = 1024
 """Bytes that a session's description takes while it is kept to answer repeated requests."""
 
@@ -65,6 +58,19 @@ def sessions_once(sessions: Sessions, clock: Clock, table: DedupTable[Flight[Mad
     """Makes the sessions of one request once. What has an id is made although the call that brought it is cancelled: it
     can be asked for again."""
     return SingleFlight(clock, table, lambda made: _SESSION_BYTES, Abandoned, discard=sessions.discard)
+
+
+def _answered(method: Callable[[Any, R, Context], Awaitable[T]]) -> Callable[[Any, R, Context], Awaitable[T]]:
+    """Ends the call with the status of the error that its method raises."""
+
+    @wraps(method)
+    async def answered(service: Any, request: R, context: Context) -> T:
+        try:
+            return await method(service, request, context)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    return answered
 
 
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
@@ -97,76 +103,92 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._fetches = fetches
         self._status = status
 
+    @_answered
     async def ExecuteCode(self, request: pb.ExecuteCodeRequest, context: Context) -> Any:
-        try:
-            result = await self._execute(*await self._check(request))
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
+        result = await self._execute(*await self._check(request))
         self._tell_load(context)
         return await reply_with(pb.ExecuteCodeResponse, result)
 
+    @_answered
     async def VerifyCode(self, request: pb.VerifyCodeRequest, context: Context) -> Any:
-        try:
-            result = await self._verify(request, await self._check_verification(request))
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
+        result = await self._verify(request, await self._check_verification(request))
         self._tell_load(context)
         return await verify_reply(result)
 
-    async def StreamExecution(  # type: ignore[override]
-        self, request: pb.StreamExecutionRequest, context: Context
-    ) -> None:
-        try:
-            with _named("execution"):
-                checked = await self._check(request.execution)
-            await stream_execution(self._execute, *checked, context.write)
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
+    @_answered  # type: ignore[override]
+    async def StreamExecution(self, request: pb.StreamExecutionRequest, context: Context) -> None:
+        with _named("execution"):
+            checked = await self._check(request.execution)
+        await stream_execution(self._execute, *checked, context.write)
 
-    async def StreamVerification(  # type: ignore[override]
-        self, request: pb.StreamVerificationRequest, context: Context
-    ) -> None:
-        try:
-            with _named("verification"):
-                valid = await self._check_verification(request.verification)
-            await stream_verification(partial(self._verify, request.verification, valid), context.write)
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
+    @_answered  # type: ignore[override]
+    async def StreamVerification(self, request: pb.StreamVerificationRequest, context: Context) -> None:
+        with _named("verification"):
+            valid = await self._check_verification(request.verification)
+        await stream_verification(partial(self._verify, request.verification, valid), context.write)
 
+    @_answered
     async def PrepareWorkspace(
         self, request: pb.PrepareWorkspaceRequest, context: Context
     ) -> pb.PrepareWorkspaceResponse:
-        try:
-            return await self._workspaces.prepare(own(request))
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
+        return await self._workspaces.prepare(own(request))
 
+    @_answered
     async def PrepareImage(self, request: pb.PrepareImageRequest, context: Context) -> pb.PrepareImageResponse:
-        return await _answered(context, lambda: self._prepare_image(request))
-
-    async def CreateSession(self, request: pb.CreateSessionRequest, context: Context) -> pb.CreateSessionResponse:
-        response = await _answered(context, lambda: self._create(own(request)))
-        self._tell_load(context)
-        return response
-
-    async def BranchSession(self, request: pb.BranchSessionRequest, context: Context) -> pb.BranchSessionResponse:
-        return await _answered(context, lambda: self._branch(request))
-
-    async def SnapshotSession(self, request: pb.SnapshotSessionRequest, context: Context) -> pb.SnapshotSessionResponse:
-        return await _answered(context, lambda: self._snapshot(request))
-
-    async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
-        return await _answered(context, lambda: self._delete(request))
-
-    async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
-        try:
-            valid, table = validate_list(own(request)), self._sessions.table
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
-        found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
-        return pb.ListSessionsResponse(
-            sessions=[to_message(pb.Session, each) for each in found], next_page_token=page_token(after)
+        fetched = await self._fetches.prepare(request.reference)
+        image = fetched.image
+        return pb.PrepareImageResponse(
+            name=fetched.name,
+            image=image.image_id,
+            size_bytes=image.bytes,
+            cached=fetched.cached,
+            served_by=self._snapshots.name,
         )
+
+    @_answered
+    async def CreateSession(self, request: pb.CreateSessionRequest, context: Context) -> pb.CreateSessionResponse:
+        own(request)
+        profiles = self._session_profiles
+        check = partial(validate_session, request, installed=self._installed, policy=self._policy, profiles=profiles)
+        valid = await check_apart(check)
+
+        async def make() -> Made:
+            return (await self._sessions.create(valid),)
+
+        made, _ = await self._once.do(valid.request_id, await _mark(request), make)
+        self._tell_load(context)
+        return pb.CreateSessionResponse(session=to_message(pb.Session, made[0]))
+
+    @_answered
+    async def BranchSession(self, request: pb.BranchSessionRequest, context: Context) -> pb.BranchSessionResponse:
+        valid = validate_branch(request)
+        self._permit(valid.session_id)
+        mark = await _mark(request)
+        made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
+        return pb.BranchSessionResponse(sessions=[to_message(pb.Session, each) for each in made])
+
+    @_answered
+    async def SnapshotSession(self, request: pb.SnapshotSessionRequest, context: Context) -> pb.SnapshotSessionResponse:
+        session_id = validate_session_id(request)
+        self._permit(session_id)
+        snapshot = await self._snapshots.take(self._sessions.table.find(session_id))
+        return to_message(pb.SnapshotSessionResponse, snapshot)
+
+    @_answered
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
+        session_id = validate_session_id(request)
+        try:
+            self._permit(session_id)
+        except SessionNotFound:
+            return pb.DeleteSessionResponse(deleted=False)
+        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
+
+    @_answered
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
+        size, after = validate_list(own(request))
+        page = self._sessions.table.page(owner=request.owner, tenant=request.tenant, after=after, size=size)
+        sessions = [to_message(pb.Session, each) for each in page[0]]
+        return pb.ListSessionsResponse(sessions=sessions, next_page_token=str(page[1] or ""))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return self._status()
@@ -216,49 +238,6 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             mark = await _mark(request) if program.request_id else b""
             return await self._verifier.verify(valid, mark, follow)
 
-    async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
-        profiles = self._session_profiles
-        check = partial(validate_session, request, installed=self._installed, policy=self._policy, profiles=profiles)
-        valid = await check_apart(check)
-
-        async def make() -> Made:
-            return (await self._sessions.create(valid),)
-
-        made, _ = await self._once.do(valid.request_id, await _mark(request), make)
-        return pb.CreateSessionResponse(session=to_message(pb.Session, made[0]))
-
-    async def _branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
-        valid = validate_branch(request)
-        self._permit(valid.session_id)
-        mark = await _mark(request)
-        made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
-        return pb.BranchSessionResponse(sessions=[to_message(pb.Session, each) for each in made])
-
-    async def _prepare_image(self, request: pb.PrepareImageRequest) -> pb.PrepareImageResponse:
-        fetched = await self._fetches.prepare(request.reference)
-        image = fetched.image
-        return pb.PrepareImageResponse(
-            name=fetched.name,
-            image=image.image_id,
-            size_bytes=image.bytes,
-            cached=fetched.cached,
-            served_by=self._snapshots.name,
-        )
-
-    async def _snapshot(self, request: pb.SnapshotSessionRequest) -> pb.SnapshotSessionResponse:
-        session_id = validate_session_id(request)
-        self._permit(session_id)
-        snapshot = await self._snapshots.take(self._sessions.table.find(session_id))
-        return to_message(pb.SnapshotSessionResponse, snapshot)
-
-    async def _delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
-        session_id = validate_session_id(request)
-        try:
-            self._permit(session_id)
-        except SessionNotFound:
-            return pb.DeleteSessionResponse(deleted=False)
-        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
-
     def _permit(self, session_id: str) -> None:
         """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
         if tenant := current_identity().tenant:
@@ -289,10 +268,3 @@ def fingerprint(request: Message) -> bytes:
 def _mark(request: Message) -> Awaitable[bytes]:
     """Its fingerprint; that of megabytes takes long."""
     return check_apart(lambda: fingerprint(request))
-
-
-async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
-    try:
-        return await answer()
-    except Exception as error:  # the boundary: each gets its status
-        await abort(context, error)
