@@ -52,30 +52,15 @@ class Program:
 
 def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
     """InvalidRequest for what can't be sent: text that is not valid Unicode, a number that does not fit, or is none."""
-    limits = limits_with(program.limits, program.timeout)
-    stdin = program.stdin
+    given = {each.name: getattr(program, each.name) for each in fields(Program)}
+    limits = limits_with(given["limits"], given.pop("timeout"))
+    given["limits"] = None if limits is None else to_message(pb.Limits, limits)
+    given["lease"] = _lease_to_proto(program.lease)
+    given["request_id"] = program.request_id or uuid.uuid4().hex
     try:
-        return pb.ExecuteCodeRequest(
-            code=program.code,
-            language=program.language,
-            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
-            args=program.args,
-            files=[to_message(pb.InputFile, file) for file in program.files],
-            return_paths=program.return_paths,
-            env=program.env or {},
-            limits=None if limits is None else to_message(pb.Limits, limits),
-            workspace_id=program.workspace_id,
-            workspace_read_only=program.workspace_read_only,
-            image=program.image,
-            user=program.user,
-            profile=program.profile,
-            lease=_lease_to_proto(program.lease),
-            request_id=program.request_id or uuid.uuid4().hex,
-            tenant=program.tenant,
-            session_id=program.session_id,
-            beside=program.beside,
-            display=program.display,
-        )
+        given["files"] = [to_message(pb.InputFile, file) for file in program.files]
+        given["stdin"] = program.stdin.encode() if isinstance(program.stdin, str) else program.stdin
+        return pb.ExecuteCodeRequest(**given)
     except ValueError as error:
         raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
 
