@@ -29,10 +29,8 @@ def status(
     uptime_s: float,
     security: SecurityStatus,
 ) -> pb.GetStatusResponse:
-    counts = runs.statistics()
-    standing = gate.status()
-    policy = config.policy()
-    return pb.GetStatusResponse(
+    found, policy = runs.statistics(), config.policy()
+    rest = pb.GetStatusResponse(
         version=version,
         served_by=name,
         isolation_level=level_to_proto(capabilities.level),
@@ -48,20 +46,11 @@ def status(
         ],
         languages=capabilities.languages,
         profiles=_profiles(boxes),
-        max_running=counts.max_running,
-        running=counts.running,
-        max_queued=counts.max_queued,
-        queued=counts.queued,
-        oldest_wait_s=counts.oldest_wait_s,
-        program_memory_bytes=counts.max_bytes,
-        running_memory_bytes=counts.running_bytes,
         outcomes={outcome.name: number for outcome, number in runs.tally.outcomes().items()},
         deduplicated_total=runs.deduplicated_total,
         default_limits=to_message(pb.Limits, policy.defaults),
         max_limits=to_message(pb.Limits, policy.maxima),
-        limiter=pb.LimiterStatus(
-            target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
-        ),
+        limiter=gate.status(),
         sessions=len(sessions.table.live),
         draining=runs.draining,
         uptime_s=uptime_s,
@@ -71,6 +60,8 @@ def status(
         images=kept[1],
         security=security,
     )
+    found.MergeFrom(rest)
+    return found
 
 
 def _profiles(boxes: SandboxPool) -> list[pb.ProfileStatus]:

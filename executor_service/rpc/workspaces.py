@@ -57,20 +57,9 @@ class WorkspaceCalls:
 
     def status(self) -> pb.WorkspaceStatus:
         """For GetStatus."""
-        counts = self._workspaces.statistics()
-        return pb.WorkspaceStatus(
-            entries=counts.workspaces,
-            in_use=counts.held,
-            bytes=counts.bytes,
-            max_bytes=counts.most_bytes,
-            preparing=self._workspaces.preparing,
-            prepared_total=self._workspaces.prepared,
-            hits_total=self._workspaces.hits,
-            evicted_total=counts.evicted,
-            expired_total=counts.expired,
-            max_copy_bytes=self._copy_bytes,
-            max_copy_entries=MOST_ENTRIES if self._copy_bytes else 0,
-        )
+        status = self._workspaces.status()
+        status.max_copy_bytes, status.max_copy_entries = self._copy_bytes, MOST_ENTRIES if self._copy_bytes else 0
+        return status
 
 
 def _check_copy(name: str, facts: Facts, most_bytes: int) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from executor_service.errors import Overloaded
 from executor_service.runs.shares import Weights, bound, lender
+from executor_service.v1 import executor_pb2 as pb
 
 _RECENT = 0.1
 """Weight of the newest duration in the running mean that the advice on retrying is made of."""
@@ -47,21 +48,6 @@ class Place:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = 0.0
     left: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionStatistics:
-    """Counts at one instant."""
-
-    max_running: int
-    running: int
-    max_queued: int
-    queued: int
-    oldest_wait_s: float
-    max_bytes: int
-    """Bytes of memory for everything that runs."""
-    running_bytes: int
-    """Bytes that the running requests may use together."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,19 +137,20 @@ class Admission:
         """Numbers of requests that run, that wait, and that may run."""
         return self._max_running - self._free, self._queued, self._max_running
 
-    def statistics(self, now: float) -> AdmissionStatistics:
+    def statistics(self, now: float) -> pb.GetStatusResponse:
+        """The part of GetStatus that is about slots, queue and memory."""
         oldest = min(
             (next(iter(line.waiting)).entered_at for line in self._lines.values() if line.waiting), default=now
         )
         running, queued, max_running = self.counts
-        return AdmissionStatistics(
+        return pb.GetStatusResponse(
             max_running=max_running,
             running=running,
             max_queued=self._max_queued,
             queued=queued,
             oldest_wait_s=now - oldest,
-            max_bytes=self._max_bytes,
-            running_bytes=self._bytes,
+            program_memory_bytes=self._max_bytes,
+            running_memory_bytes=self._bytes,
         )
 
     def _fits(self, size: int) -> bool:

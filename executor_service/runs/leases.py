@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from executor_service.errors import ExecutorUnavailable, Overloaded
+from executor_service.v1 import executor_pb2 as pb
 from limiter import Lease
 
 
@@ -23,16 +23,6 @@ class LeaseQueueFull(Overloaded):
     """The limiter takes no more requests into its queue."""
 
     subject = "limiter:queue"
-
-
-@dataclass(frozen=True, slots=True)
-class GateStatus:
-    """The server's standing with its limiter at one instant."""
-
-    target: str
-    valid: bool
-    epoch: int
-    bound: int
 
 
 class Claim(Protocol):
@@ -71,7 +61,9 @@ class LeaseGate(Protocol):
         raises LimiterDown or LeaseQueueFull."""
         ...
 
-    def status(self) -> GateStatus: ...
+    def status(self) -> pb.LimiterStatus:
+        """The server's standing with its limiter at this instant."""
+        ...
 
 
 class _Free:
@@ -101,5 +93,5 @@ class NoLimiter:
     def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
         return _Free()
 
-    def status(self) -> GateStatus:
-        return GateStatus("none", valid=True, epoch=0, bound=0)
+    def status(self) -> pb.LimiterStatus:
+        return pb.LimiterStatus(target="none", valid=True)

@@ -23,7 +23,7 @@ from executor_service.cleanup import leave
 from executor_service.client.balance import Load
 from executor_service.errors import DRAINING, ExecutorUnavailable, LeaseRefused, Overloaded, RunLost
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest
-from executor_service.runs.admission import Admission, AdmissionStatistics, Place, QueueFull
+from executor_service.runs.admission import Admission, Place, QueueFull
 from executor_service.runs.backends import Backend, Execution
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight
@@ -31,6 +31,7 @@ from executor_service.runs.leases import Claim, LeaseGate, LeaseQueueFull, Limit
 from executor_service.runs.output import OutputLog
 from executor_service.runs.tally import Refusal, RunTally
 from executor_service.sandbox.report import Stream
+from executor_service.v1 import executor_pb2 as pb
 from fairbox.clock import Clock
 from fairbox.telemetry import logs, tracing
 
@@ -217,7 +218,8 @@ class ExecutionQueue:
             for run in self._runs.values():
                 run.cancel()
 
-    def statistics(self) -> AdmissionStatistics:
+    def statistics(self) -> pb.GetStatusResponse:
+        """The part of GetStatus that is about slots, queue and memory."""
         return self._admission.statistics(self._clock.now())
 
     def load(self) -> Load:

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from executor_service import errors
-from executor_service.runs.leases import Claim, GateStatus, LeaseQueueFull, LimiterDown
+from executor_service.runs.leases import Claim, LeaseQueueFull, LimiterDown
+from executor_service.v1 import executor_pb2 as pb
 from limiter import (
     BindOutcome,
     BindStatus,
@@ -44,9 +45,10 @@ class RemoteLimiter:
     def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
         return self._acquired(run_id, tenant) if lease is None else self._bound(lease, run_id)
 
-    def status(self) -> GateStatus:
+    def status(self) -> pb.LimiterStatus:
         session = self._session
-        return GateStatus(session.target, valid=session.valid, epoch=session.epoch, bound=len(session.held))
+        held = len(session.held)
+        return pb.LimiterStatus(target=session.target, valid=session.valid, epoch=session.epoch, bound=held)
 
     @asynccontextmanager
     async def _acquired(self, run_id: str, tenant: str) -> AsyncIterator[Claim]:

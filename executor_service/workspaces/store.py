@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from executor_service.errors import Overloaded
+from executor_service.v1 import executor_pb2 as pb
 
 _MOST_EACH = 2
 """Preparations of a tenant at once."""
@@ -43,21 +44,6 @@ class StoreFull(Overloaded):
     def __init__(self, needed: int, held: int, most: int) -> None:
         full = f"the workspace needs {needed} bytes; those in use hold {held} of {most} (workspace_bytes)"
         super().__init__(full, _RETRY_S)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceStatistics:
-    """Counts at one instant."""
-
-    workspaces: int
-    held: int
-    """Workspaces that something uses."""
-    bytes: int
-    most_bytes: int
-    evicted: int
-    """Removed so far for newer ones."""
-    expired: int
-    """Removed so far because nothing used them."""
 
 
 @dataclass(slots=True)
@@ -133,10 +119,15 @@ class WorkspaceTable:
         assert not self._entries[name].holders
         self._remove(name)
 
-    def statistics(self) -> WorkspaceStatistics:
-        held = sum(1 for entry in self._entries.values() if entry.holders)
-        return WorkspaceStatistics(
-            len(self._entries), held, self._bytes, self._most_bytes, self._evicted, self._expired
+    def statistics(self) -> pb.WorkspaceStatus:
+        """For GetStatus, as far as it is known here."""
+        return pb.WorkspaceStatus(
+            entries=len(self._entries),
+            in_use=sum(1 for entry in self._entries.values() if entry.holders),
+            bytes=self._bytes,
+            max_bytes=self._most_bytes,
+            evicted_total=self._evicted,
+            expired_total=self._expired,
         )
 
     def _used(self, name: str, now: float) -> None:

@@ -37,10 +37,11 @@ from executor_service.runs.flights import Flight
 from executor_service.runs.queue import Draining
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import SandboxFailure, WorkspaceMount
+from executor_service.v1 import executor_pb2 as pb
 from executor_service.workspaces.bundles import AT_ONCE, MOST_BYTES, MOST_ENTRIES, Adopt, unbundle
 from executor_service.workspaces.folder import WorkspaceFolder
 from executor_service.workspaces.request import PrepareRequest
-from executor_service.workspaces.store import Places, WorkspaceStatistics, WorkspaceTable
+from executor_service.workspaces.store import Places, WorkspaceTable
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
@@ -132,9 +133,9 @@ class Workspaces:
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
         self._tasks = asyncio.TaskGroup()
         self._sweeper: asyncio.Task[None] | None = None
-        self.prepared = 0
+        self._prepared = 0
         """Preparations done so far."""
-        self.hits = 0
+        self._hits = 0
         """Calls answered so far with what was there."""
 
     async def __aenter__(self) -> Workspaces:
@@ -171,7 +172,7 @@ class Workspaces:
         source = await asyncio.to_thread(request.digest)
         if known := self._known(source, request.commit):  # by its whole hash
             self._table.asked_again(known["workspace_id"], request.idle_ttl_s, self._clock.now())
-            self.hits += 1
+            self._hits += 1
             return Prepared(known, cached=True)
         if not self._git:
             raise FieldErrors([FieldError("commit", "is set, but git is not installed on this server")])
@@ -185,7 +186,7 @@ class Workspaces:
         finally:
             if flight.given_up:
                 self._landed(key, flight)  # whoever comes now begins anew
-        self.hits += prepared.cached
+        self._hits += prepared.cached
         if (name := prepared.facts["workspace_id"]) in self._table:
             self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
         return prepared
@@ -218,13 +219,11 @@ class Workspaces:
             raise NotFound(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
         return facts
 
-    @property
-    def preparing(self) -> int:
-        """Preparations in flight, or waiting for their turn."""
-        return len(self._flights)
-
-    def statistics(self) -> WorkspaceStatistics:
-        return self._table.statistics()
+    def status(self) -> pb.WorkspaceStatus:
+        """For GetStatus, but for the bounds of copies."""
+        status = self._table.statistics()
+        status.preparing, status.prepared_total, status.hits_total = len(self._flights), self._prepared, self._hits
+        return status
 
     def _known(self, source: str, commit: str) -> Facts | None:
         name = self._made.get(source, {}).get(commit)
@@ -267,7 +266,7 @@ class Workspaces:
                 self._table.drop(name)
                 raise PreparationFailed(f"the workspace can't be put into its place: {error}") from None
             self._remember(facts)
-            self.prepared += 1
+            self._prepared += 1
             for away in gone:
                 await asyncio.to_thread(self._folder.discard, away)
             return Prepared(facts, cached=False)

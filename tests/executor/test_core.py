@@ -50,10 +50,10 @@ def test_a_request_waits_for_the_memory_that_it_asks_for_and_nobody_passes_it() 
     assert started(first, large, small) == [True, False, False]
     assert not admission.has_room(1)
     counts = admission.statistics(0)
-    assert (counts.running_bytes, counts.max_bytes, counts.running, counts.queued) == (4, 10, 1, 2)
+    assert (counts.running_memory_bytes, counts.program_memory_bytes, counts.running, counts.queued) == (4, 10, 1, 2)
     admission.leave(first, 1)
     assert started(large, small) == [True, True]
-    assert admission.statistics(1).running_bytes == 9
+    assert admission.statistics(1).running_memory_bytes == 9
     assert admission.has_room(1)
     assert not admission.has_room(2)
 
@@ -73,7 +73,7 @@ def test_one_that_waits_for_memory_and_gives_up_lets_the_others_in() -> None:
     first, large, small = (admission.enter(0, eligible=True, size=size) for size in (4, 8, 1))
     admission.leave(large, 1)
     assert started(first, small) == [True, True]
-    assert admission.statistics(1).running_bytes == 5
+    assert admission.statistics(1).running_memory_bytes == 5
 
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=60))
@@ -92,7 +92,7 @@ def test_memory_is_never_promised_twice(steps: list[tuple[str, int]]) -> None:
         running = [place for place in inside if place.started.is_set()]
         ready = [place for place in inside if place.eligible and not place.started.is_set()]
         used = sum(place.size for place in running)
-        assert admission.statistics(now).running_bytes == used
+        assert admission.statistics(now).running_memory_bytes == used
         assert used <= 10
         assert len(running) <= 3
         if ready and len(running) < 3:

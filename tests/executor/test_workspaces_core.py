@@ -82,9 +82,9 @@ class Table(RuleBasedStateMachine):
     def counts(self) -> None:
         found = self.table.statistics()
         assert found.bytes == sum(facts[0] for facts in self.there.values()) <= MOST
-        assert found.workspaces == len(self.there)
-        assert (found.evicted, found.expired) == (self.evicted, self.expired)
-        assert found.held == sum(1 for facts in self.there.values() if facts[1])
+        assert found.entries == len(self.there)
+        assert (found.evicted_total, found.expired_total) == (self.evicted, self.expired)
+        assert found.in_use == sum(1 for facts in self.there.values() if facts[1])
         assert all(name in self.table for name in self.there)
 
 
