@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,8 +18,6 @@ from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import NO_END_S, Killed, Mode, Plan, Report, SandboxFailure
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
-
-_log = logging.getLogger(__name__)
 
 
 class Programs:
@@ -64,15 +61,13 @@ class Programs:
         try:
             build = await self._compiler.build(attempt.request, compiled)
         except SandboxFailure as failure:
-            return _failed(attempt, failure)
+            return attempt.failed(failure)
         except NotCompiled as stopped:
             return attempt.result(stopped.outcome, stopped.cause, stopped.message)
         if not build.message:
             return build, ran_s
         # It may come from the cache: an answer that costs nothing needs a valid lease all the same.
-        await attempt.claim.confirmed()
-        attempt.claim.check()
-        attempt.started = True
+        await attempt.begin()
         return attempt.result(
             Outcome.COMPILE_ERROR,
             Cause.POLICY,
@@ -123,19 +118,13 @@ class Programs:
                 attempt.started = False
                 lacking = f"is {attempt.request.image!r}, in which {plan.argv[0]} can't be started: {failure}"
                 raise FieldErrors([FieldError("image", lacking)]) from None
-            return _failed(attempt, failure, compilation=build.compilation)
+            return attempt.failed(failure, compilation=build.compilation)
         return answered
 
 
 def no_user(user: str, where: str, failure: SandboxFailure) -> FieldErrors:
     """The error for a user whom an image does not know; empty: it is the image's own."""
     return FieldErrors([FieldError("user", f"is {user!r}, which can't be had in {where}: {failure}")])
-
-
-def _failed(attempt: Execution, failure: SandboxFailure, **facts: object) -> ExecutionResult:
-    attempt.started = failure.started
-    _log.error("run %d: %s", attempt.number, failure)
-    return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
 
 
 def judged(attempt: Execution, report: Report, **facts: object) -> ExecutionResult:
@@ -159,11 +148,7 @@ def judged(attempt: Execution, report: Report, **facts: object) -> ExecutionResu
 
 async def allow(attempt: Execution, sandbox: SandboxRun) -> None:
     """The sandbox is ready; when this returns, its lease is bound, and the program may run."""
-    claim = attempt.claim
-    if claim.waits:
+    if attempt.claim.waits:
         sandbox.send_ahead()
-    await claim.confirmed()
-    claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
-    claim.check()
+    await attempt.begin(lambda: sandbox.kill(Killed.LAPSED))
     sandbox.hold_lease()
-    attempt.started = True

@@ -161,10 +161,10 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     @_answered
     async def BranchSession(self, request: pb.BranchSessionRequest, context: Context) -> pb.BranchSessionResponse:
-        valid = validate_branch(request)
-        self._permit(valid.session_id)
-        mark = await _mark(request)
-        made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
+        count = validate_branch(request)
+        self._permit(request.session_id)
+        branch = partial(self._sessions.branch, request.session_id, count, request.owners)
+        made, _ = await self._once.do(request.request_id, await _mark(request), branch)
         return pb.BranchSessionResponse(sessions=[to_message(pb.Session, each) for each in made])
 
     @_answered

@@ -6,16 +6,22 @@ sessions) is one `Backend`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
 from executor_service.runs.leases import Claim
-from executor_service.sandbox.report import Stream
+from executor_service.sandbox.report import SandboxFailure, Stream
 
+_log = logging.getLogger(__name__)
 Observer = Callable[[Stream, bytes], None]
 """Is called in the event loop with output as it is read, up to the output limit. Must not block or raise."""
+
+
+def _nothing() -> None:
+    """Nothing runs that it would have to end."""
 
 
 def _nobody(result: ExecutionResult) -> None:
@@ -43,6 +49,20 @@ class Execution:
     served_by: str = ""
     """Name of this server."""
     level: IsolationLevel = IsolationLevel.NAMESPACES
+
+    async def begin(self, lost: Callable[[], None] = _nothing) -> None:
+        """When this returns its lease is bound, and what it runs may start. `lost` is called when the limiter no longer
+        vouches for the lease. Raises what `Claim.confirmed` and `Claim.check` raise."""
+        await self.claim.confirmed()
+        self.claim.when_lost(lost)
+        self.claim.check()
+        self.started = True
+
+    def failed(self, failure: SandboxFailure, **facts: Any) -> ExecutionResult:
+        """The result of what its sandbox failed at."""
+        self.started = failure.started
+        _log.error("run %d: %s", self.number, failure)
+        return self.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
 
     def result(self, outcome: Outcome, cause: Cause, message: str, **facts: Any) -> ExecutionResult:
         """A result, with what is the same whichever way something was run."""

@@ -8,7 +8,6 @@ time limit, or when nobody waits any more, that is killed with it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,7 +28,6 @@ from executor_service.sessions.table import LiveSession, SessionTable
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
-_log = logging.getLogger(__name__)
 _EXIT_WITHIN_S = 5.0
 """Between the answer of a worker and its end, which takes milliseconds."""
 
@@ -52,15 +50,12 @@ async def perform_beside(
     attempt: Execution, session: LiveSession, table: SessionTable, clock: Clock
 ) -> ExecutionResult:
     """Runs a command to its end. Raises SessionNotFound if the session has ended, and FieldErrors for its user."""
-    admitted, request, claim, tree = clock.now(), attempt.request, attempt.claim, session.tree
+    admitted, request, tree = clock.now(), attempt.request, session.tree
     limits = limits_of(request.limits, session.limits)
     tree.sandbox.hold_lease()
     try:
         async with _worker(tree, request) as member:
-            await claim.confirmed()
-            claim.when_lost(lambda: tree.kill(member, LAPSED))
-            claim.check()
-            attempt.started = True
+            await attempt.begin(lambda: tree.kill(member, LAPSED))
             async with CellRun(tree, member, request, limits, cell=0, grace_s=0, clock=clock) as run:
                 setup_s = clock.now() - admitted
                 end = await run.end("", attempt.observe)
@@ -73,8 +68,7 @@ async def perform_beside(
         if failure.stage == KILLED:
             killed = f"Killed as it began, by what runs in its session: {failure}."
             return attempt.result(Outcome.SIGNALED, Cause.POLICY, killed, exit_code=128 + 9, signal=9)
-        _log.error("a command could not be started beside a shell: %s", failure)
-        return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+        return attempt.failed(failure)
     finally:
         tree.sandbox.drop_lease()
     kept = tree.root.gone.done() or tree.root.doom is not None

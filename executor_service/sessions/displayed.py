@@ -3,12 +3,11 @@ request; and which way to run something a request takes."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from executor_service.model import Cause, ExecutionResult, Outcome
+from executor_service.model import ExecutionResult
 from executor_service.programs.plans import Hold, Planner, mounted
 from executor_service.runs.backends import Backend, Execution
 from executor_service.sandbox.pool import SandboxPool
@@ -37,7 +36,6 @@ class Router:
         return self.displayed if attempt.request.display else self._programs
 
 
-_log = logging.getLogger(__name__)
 _ONCE = 1
 """Number of the only cell."""
 Cells = Callable[[InterpreterTree], Awaitable[dict[str, Any]]]
@@ -72,21 +70,16 @@ class DisplayedPrograms:
         return facts_of(end, request.limits, kept=False)
 
     async def _in_box(self, attempt: Execution, plan: Plan, cells: Cells) -> ExecutionResult:
-        admitted, claim = self._clock.now(), attempt.claim
+        admitted = self._clock.now()
         try:
             async with InterpreterTree(self._boxes, plan, f"run {attempt.number}") as tree:
-                await claim.confirmed()
-                claim.when_lost(lambda: tree.kill(tree.root, LAPSED))
-                claim.check()
+                await attempt.begin(lambda: tree.kill(tree.root, LAPSED))
                 tree.sandbox.hold_lease()
-                attempt.started = True
                 setup_s = self._clock.now() - admitted
                 facts = await cells(tree)
                 if plan.return_paths:
                     facts["files"] = await tree.returned()
         except SandboxFailure as failure:
-            attempt.started = failure.started
-            _log.error("run %d: %s", attempt.number, failure)
-            return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+            return attempt.failed(failure)
         attempt.profile = plan.profile
         return attempt.result(setup_time_s=setup_s, **facts)

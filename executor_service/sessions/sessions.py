@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -30,7 +30,7 @@ from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
 from executor_service.sessions.interpreters import InterpreterTree
 from executor_service.sessions.reasons import Ended
 from executor_service.sessions.table import LiveSession, SessionTable
-from executor_service.wire.sessions import BranchRequest, SessionRequest
+from executor_service.wire.sessions import SessionRequest
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
@@ -123,28 +123,29 @@ class Sessions:
         )
         return self._add(info, request.limits, tree, tree.root)
 
-    async def branch(self, request: BranchRequest) -> tuple[SessionInfo, ...]:
-        """Raises SessionNotFound, SessionBusy, CannotBranch, TooManySessions and Draining."""
+    async def branch(self, session_id: str, count: int, owners: Sequence[str]) -> tuple[SessionInfo, ...]:
+        """Forks it `count` times; `owners`: one for each branch, or none. Raises SessionNotFound, SessionBusy,
+        CannotBranch, TooManySessions and Draining."""
         if self.draining:
             raise Draining
-        parent = self.table.find(request.session_id)
+        parent = self.table.find(session_id)
         if parent.info.language == _SHELL:
-            raise CannotBranch(f"session {request.session_id!r} can't branch: it is a shell")
+            raise CannotBranch(f"session {session_id!r} can't branch: it is a shell")
         parent.enter_at_once()
         try:
             tenant = parent.info.tenant
-            ends = self.table.reserve(request.count, tenant)
-            ids = [self._new_id() for _ in range(request.count)]
+            ends = self.table.reserve(count, tenant)
+            ids = [self._new_id() for _ in range(count)]
             try:
                 await self._make_room(*ends)
                 with self._running(parent):
                     members = await parent.tree.branch(parent.member, ids)
             except BaseException:
-                self.table.release(request.count, tenant)
+                self.table.release(count, tenant)
                 raise
-            like = replace(parent.seen(), parent_session_id=request.session_id)
+            like = replace(parent.seen(), parent_session_id=session_id)
             made = []
-            for member, owner in zip(members, request.owners or [""] * request.count, strict=True):
+            for member, owner in zip(members, owners or [""] * count, strict=True):
                 info = replace(like, session_id=member.session_id, owner=owner)
                 made.append(self._add(info, parent.limits, parent.tree, member))
             return tuple(made)
@@ -191,19 +192,16 @@ class Sessions:
 
     async def perform(self, attempt: Execution) -> ExecutionResult:
         admitted = self._clock.now()
-        session, claim = self.table.find(attempt.request.session_id), attempt.claim
+        session = self.table.find(attempt.request.session_id)
         if attempt.request.beside:
             with self._running(session):
                 return await perform_beside(attempt, session, self.table, self._clock)
         tree, member = session.tree, session.member
         limits = limits_of(attempt.request.limits, session.limits)
-        await claim.confirmed()
-        claim.when_lost(lambda: tree.kill(member, LAPSED))
-        claim.check()
+        await attempt.begin(lambda: tree.kill(member, LAPSED))
         self.table.find(session.info.session_id)  # it may have ended meanwhile
         session.cells += 1
         cell = session.cells
-        attempt.started = True
         run = CellRun(tree, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
         tree.sandbox.hold_lease()
         try:

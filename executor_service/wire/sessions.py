@@ -50,17 +50,6 @@ class SessionRequest:
     request_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRequest:
-    """A session to be forked `count` times."""
-
-    session_id: str
-    count: int
-    owners: tuple[str, ...] = ()
-    """One for each branch, or none."""
-    request_id: str = ""
-
-
 DEFAULT_IDLE_TTL_S = 600.0
 MAX_IDLE_TTL_S = 86_400.0
 MAX_BRANCHES = 64
@@ -110,8 +99,8 @@ def validate_session(
     )
 
 
-def validate_branch(request: pb.BranchSessionRequest) -> BranchRequest:
-    """The valid request. FieldErrors with every field that is not acceptable."""
+def validate_branch(request: pb.BranchSessionRequest) -> int:
+    """Number of the branches. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
     _session_id(found, request.session_id)
     count = request.count or 1
@@ -127,7 +116,7 @@ def validate_branch(request: pb.BranchSessionRequest) -> BranchRequest:
     check_lengths(found, request, "request_id")
     if found:
         raise FieldErrors(found)
-    return BranchRequest(request.session_id, count, tuple(request.owners), request.request_id)
+    return count
 
 
 def validate_session_id(request: pb.DeleteSessionRequest | pb.SnapshotSessionRequest) -> str:
