@@ -277,9 +277,6 @@ async def _allow_both(attempt: Execution, *sandboxes: SandboxRun) -> None:
         for sandbox in sandboxes:
             sandbox.kill(Killed.LAPSED)
 
-    await attempt.claim.confirmed()
-    attempt.claim.when_lost(lost)
-    attempt.claim.check()
+    await attempt.begin(lost)
     for sandbox in sandboxes:
         sandbox.hold_lease()
-    attempt.started = True

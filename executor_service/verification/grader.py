@@ -90,9 +90,6 @@ async def bind(attempt: Execution, *workers: GuestProcess) -> None:
         for worker in workers:
             worker.kill(Killed.LAPSED)
 
-    await attempt.claim.confirmed()
-    attempt.claim.when_lost(lost)
-    attempt.claim.check()
-    attempt.started = True
+    await attempt.begin(lost)
     for worker in workers:
         await worker.start()
