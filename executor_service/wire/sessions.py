@@ -13,6 +13,7 @@ from types import MappingProxyType
 from executor_service.languages import canonical
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.programs import from_message
 from executor_service.wire.validation import (
     MAX_ID,
     MAX_SESSION_ID,
@@ -83,19 +84,14 @@ def validate_session(
     check_user(found, request.user, lacks="" if request.image else "an image")
     if found:
         raise FieldErrors(found)
-    return SessionRequest(
+    return from_message(
+        SessionRequest,
+        request,
         language=language,
         limits=limits,
         idle_ttl_s=ttl_s or DEFAULT_IDLE_TTL_S,
-        profile=request.profile,
         files=files,
         env=MappingProxyType(dict(request.env)),
-        workspace_id=request.workspace_id,
-        image=request.image,
-        user=request.user,
-        owner=request.owner,
-        tenant=request.tenant,
-        request_id=request.request_id,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.validation import check_lengths
 from fairbox.errors import FieldError, FieldErrors
 
 DEFAULT_MOUNT_PATH = "/testbed"
@@ -19,7 +20,6 @@ _MOST_IDLE_TTL_S = 30 * 86_400.0
 _MAX_COMMIT = 256
 _MAX_SOURCE = 4096
 _MAX_MOUNT_PATH = 256
-_MAX_TENANT = 128
 _MAX_BUNDLE = 64 << 20
 """As much as all files of a run."""
 _COMMIT = re.compile(r"[\w][\w./+@-]*", re.ASCII)
@@ -89,9 +89,7 @@ def check_prepare(
     idle = request.idle_ttl_s
     if not math.isfinite(idle) or not 0 <= idle <= _MOST_IDLE_TTL_S:
         found.append(FieldError("idle_ttl_s", f"is {idle}, must be from 0 to {_MOST_IDLE_TTL_S:g} seconds"))
-    if len(request.tenant) > _MAX_TENANT:
-        problem = f"has {len(request.tenant)} characters, must have at most {_MAX_TENANT}"
-        found.append(FieldError("tenant", problem))
+    check_lengths(found, request, "tenant")
     if found:
         raise FieldErrors(found)
     return PrepareRequest(
