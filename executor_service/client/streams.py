@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -41,11 +42,7 @@ async def stream_execution(
     member: Member, request: pb.ExecuteCodeRequest, *, deadline: float, target: str
 ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
     """Chunks, then the result. `deadline` is the loop's time."""
-
-    def begin(timeout: float) -> grpc.aio.UnaryStreamCall[Any, pb.StreamExecutionResponse]:
-        sent = pb.StreamExecutionRequest(execution=request)
-        return member.stub.StreamExecution(sent, timeout=timeout, metadata=carried())
-
+    begin = partial(member.stub.StreamExecution, pb.StreamExecutionRequest(execution=request), metadata=carried())
     passed_on = dict.fromkeys(Stream, 0)
     to_skip: dict[Stream, int] = {}
     async with aclosing(_responses(member, begin, deadline=deadline, target=target)) as responses:
@@ -77,11 +74,8 @@ async def stream_verification(
     target: str,
 ) -> VerifyResult:
     """Calls `on_case` with each case's result, then returns all. `deadline` is the loop's time."""
-
-    def begin(timeout: float) -> grpc.aio.UnaryStreamCall[Any, pb.StreamVerificationResponse]:
-        sent = pb.StreamVerificationRequest(verification=request)
-        return member.stub.StreamVerification(sent, timeout=timeout, metadata=carried())
-
+    sent = pb.StreamVerificationRequest(verification=request)
+    begin = partial(member.stub.StreamVerification, sent, metadata=carried())
     passed_on: Counter[str] = Counter()
     to_skip: Counter[str] = Counter()
     async with aclosing(_responses(member, begin, deadline=deadline, target=target)) as responses:
@@ -104,13 +98,13 @@ async def stream_verification(
 
 
 async def _responses(
-    member: Member, begin: Callable[[float], grpc.aio.UnaryStreamCall[Any, R]], *, deadline: float, target: str
+    member: Member, begin: Callable[..., grpc.aio.UnaryStreamCall[Any, R]], *, deadline: float, target: str
 ) -> AsyncGenerator[R | None, None]:
-    """Responses of the call that `begin(timeout)` begins, and of a second one if the connection breaks; None before
+    """Responses of the call that `begin(timeout=...)` begins, and of a second one if the connection breaks; None before
     those of each. Raises ExecutorUnavailable where they end, so a result has to be the last that is asked for."""
     for attempt in (1, 2):
         yield None
-        call = begin(deadline - asyncio.get_running_loop().time())
+        call = begin(timeout=deadline - asyncio.get_running_loop().time())
         try:
             with told_when_closed(call, target):
                 async for response in call:
