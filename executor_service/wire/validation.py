@@ -9,7 +9,7 @@ import math
 import re
 import stat
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -39,8 +39,6 @@ MAX_SESSION_ID = 512
 _NO_NEEDS = Needs()
 _IMAGE_LANGUAGES = frozenset(name for name, spec in LANGUAGES.items() if not spec.compile)
 """Languages of programs in an image, which has to have what runs them."""
-_MOST_KNOWN = 256
-"""Different limits that are remembered."""
 _LIMITS = tuple(field.name for field in fields(Limits))
 SESSION_LANGUAGES = ("python", "bash")
 """Languages of sessions: an interpreter and a shell."""
@@ -54,40 +52,31 @@ class LimitPolicy:
 
     defaults: Limits
     maxima: Limits
-    _known: dict[tuple[bytes, Needs], Limits] = field(default_factory=dict, compare=False, repr=False)
-    """Limits asked for lately that are acceptable: requests for the same nearly always follow each other."""
 
     def resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs = _NO_NEEDS) -> Limits:
         """`needs` raises defaults, and nothing that is asked for."""
-        key = (asked.SerializeToString(), needs)
-        limits = self._known.get(key)
-        if limits is None:
-            before = len(found)
-            limits = self._resolve(asked, found, needs)
-            if len(found) == before:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[key] = limits
+        limits, problems = _resolved(self, tuple([getattr(asked, name) for name in _LIMITS]), needs)
+        found += problems
         return limits
 
-    def _resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs) -> Limits:
-        values: dict[str, float | int] = {}
-        needy = needs != _NO_NEEDS
-        for name in _LIMITS:
-            value, default, most = getattr(asked, name), getattr(self.defaults, name), getattr(self.maxima, name)
-            if needy:
-                default = max(default, min(getattr(needs, name, 0), most))
-            if not 0 <= value <= most:
-                form = "g" if isinstance(value, float) else "d"
-                problem = f"is {value:{form}}, must be at most {most:{form}}"
-                if isinstance(value, float) and (not math.isfinite(value) or value < 0):
-                    problem = f"is {value}, must be a number of seconds from 0"
-                found.append(FieldError(f"limits.{name}", problem))
-            values[name] = value or default
-        if not asked.cpu_time_s:
-            # One who asks for a long run must not have to ask for its CPU time as well.
-            values["cpu_time_s"] = min(max(values["cpu_time_s"], values["wall_time_s"]), self.maxima.cpu_time_s)
-        return Limits(**values)  # type: ignore[arg-type]
+
+@lru_cache(maxsize=256)  # requests for the same nearly always follow each other
+def _resolved(policy: LimitPolicy, asked: tuple[float, ...], needs: Needs) -> tuple[Limits, tuple[FieldError, ...]]:
+    """The limits of a request, and what is wrong with those that it asks for."""
+    values, found = dict(zip(_LIMITS, asked, strict=True)), []
+    for name, value in values.items():
+        default, most = getattr(policy.defaults, name), getattr(policy.maxima, name)
+        if not 0 <= value <= most:
+            form = "g" if isinstance(value, float) else "d"
+            problem = f"is {value:{form}}, must be at most {most:{form}}"
+            if isinstance(value, float) and (not math.isfinite(value) or value < 0):
+                problem = f"is {value}, must be a number of seconds from 0"
+            found.append(FieldError(f"limits.{name}", problem))
+        values[name] = value or max(default, min(getattr(needs, name, 0), most))
+    if not asked[_LIMITS.index("cpu_time_s")]:
+        # One who asks for a long run must not have to ask for its CPU time as well.
+        values["cpu_time_s"] = min(max(values["cpu_time_s"], values["wall_time_s"]), policy.maxima.cpu_time_s)
+    return Limits(**values), tuple(found)  # type: ignore[arg-type]
 
 
 def validate(
