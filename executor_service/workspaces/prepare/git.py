@@ -15,6 +15,7 @@ import subprocess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import IO
 
 _MOST_WORDS = 600
 """Bytes of what git says that are passed on to the caller."""
@@ -91,15 +92,8 @@ class Git:
         work_tree: str = "",
     ) -> bytes:
         """Returns what a command writes to stdout. `folder` is a git folder. Raises GitError if the command fails."""
-        with subprocess.Popen(  # noqa: S603
-            self._command(folder, words, work_tree),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._env | {"GIT_ALLOW_PROTOCOL": protocols} | (env or {}),
-            cwd=work_tree or folder,
-            preexec_fn=self._bound,
-        ) as process:
+        env = {"GIT_ALLOW_PROTOCOL": protocols} | (env or {})
+        with self._start(folder, words, work_tree=work_tree, env=env) as process:
             out, said = process.communicate(stdin)
         if process.returncode:
             raise GitError(_words(words[0], process.returncode, said))
@@ -107,15 +101,7 @@ class Git:
 
     def read(self, folder: str, *words: str, take: Callable[[bytes], None]) -> None:
         """Gives what a command writes to `take`, piece by piece; an exception of `take` ends the command."""
-        with subprocess.Popen(  # noqa: S603
-            self._command(folder, words, ""),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self._env | {"GIT_ALLOW_PROTOCOL": "none"},
-            cwd=folder,
-            preexec_fn=self._bound,
-        ) as process:
+        with self._start(folder, words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             try:
                 while data := process.stdout.read(1 << 16):
@@ -133,24 +119,8 @@ class Git:
         lenient = "zeroPaddedFilemode=ignore"
         accept = ("index-pack", "--stdin", "--threads=1", f"--strict={lenient}")
         with (
-            subprocess.Popen(  # noqa: S603
-                self._command(source, give, ""),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._env | {"GIT_ALLOW_PROTOCOL": "none"},
-                cwd=source,
-                preexec_fn=self._bound,
-            ) as giver,
-            subprocess.Popen(  # noqa: S603
-                self._command(target, accept, ""),
-                stdin=giver.stdout,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=self._env | {"GIT_ALLOW_PROTOCOL": "none"},
-                cwd=target,
-                preexec_fn=self._bound,
-            ) as taker,
+            self._start(source, give) as giver,
+            self._start(target, accept, stdin=giver.stdout, stdout=subprocess.DEVNULL) as taker,
         ):
             assert giver.stdin is not None
             assert giver.stdout is not None
@@ -166,10 +136,28 @@ class Git:
         if giver.returncode:
             raise GitError(_words("reading the objects", giver.returncode, giver_said))
 
-    def _command(self, folder: str, words: Sequence[str], work_tree: str) -> list[str]:
+    def _start(
+        self,
+        folder: str,
+        words: Sequence[str],
+        *,
+        stdin: int | IO[bytes] | None = subprocess.PIPE,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+        work_tree: str = "",
+        env: dict[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         settings = [word for name, value in _CONFIG.items() for word in ("-c", f"{name}={value}")]
         tree = [f"--work-tree={work_tree}"] if work_tree else []
-        return [self._program, "--no-pager", f"--git-dir={folder}", *tree, *settings, *words]
+        return subprocess.Popen(  # noqa: S603
+            [self._program, "--no-pager", f"--git-dir={folder}", *tree, *settings, *words],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=self._env | {"GIT_ALLOW_PROTOCOL": "none"} | (env or {}),
+            cwd=work_tree or folder,
+            preexec_fn=self._bound,
+        )
 
     def _bound(self) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
