@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
-from rollout.loop.credit import token_rewards
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.rows import rows_of
+from rollout.loop.rows import rows_of, token_rewards
 from rollout.tokens.segment import SegmentKind
 
 if TYPE_CHECKING:

@@ -32,8 +32,6 @@ from rollout.loop.results import ToolCallRecord, TrajectoryResult
 from rollout.rewards.agreement import CaseAgreement, is_case
 from rollout.rewards.base import NotScored, Sample
 from rollout.rewards.localization.truth import target_files
-from rollout.tokens.segment import SegmentKind
-from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
 ROOT = "/testbed"
@@ -125,7 +123,7 @@ def trajectory_metrics(result: TrajectoryResult, row: Mapping[str, Any] | None =
     A step is a turn of the assistant. The prompt's tokens are those that the last turn was given, of each part; the
     seconds are those on the wall, waits included.
     """
-    parts = [_turns(part) for part in result.parts]
+    parts = [part.turns for part in result.parts]
     response = sum(len(turn) for turns in parts for turn in turns)
     prompt = sum(turns[-1].start for turns in parts if turns)
     calls = len(result.tool_calls)
@@ -143,20 +141,6 @@ def trajectory_metrics(result: TrajectoryResult, row: Mapping[str, Any] | None =
         "num_tool_calls_per_turn": _per(calls, result.turns),
         **_search_metrics(result.tool_calls, row or {}),
     }
-
-
-def _turns(trajectory: Trajectory) -> list[range]:
-    """Range of each turn in the trajectory's ids. Several segments, of different weights, may be one turn; a turn
-    without any id leaves no trace in the tokens and is not found."""
-    turns: list[range] = []
-    position, inside = 0, False
-    for segment in trajectory.segments:
-        end = position + len(segment.ids)
-        sampled = segment.kind is SegmentKind.SAMPLED
-        if sampled:
-            turns.append(range(turns.pop().start if inside else position, end))
-        inside, position = sampled, end
-    return turns
 
 
 def _per(count: int, turns: int) -> float:
@@ -222,7 +206,7 @@ class RolloutMetrics:
         self._timeouts += result.stop_reason is StopReason.TOOL_TIME
         self._scored_stops[result.stop_reason] += 1
         self._tokens.append(sum(len(part.response_ids) for part in result.parts))
-        self._turn_tokens += (len(turn) for part in result.parts for turn in _turns(part))
+        self._turn_tokens += (len(turn) for part in result.parts for turn in part.turns)
         self._rewards.append(None if result.reward is None else result.reward.value)
         if result.reward is not None:
             parts = {name: value for name, value in result.reward.parts.items() if not is_case(name)}

@@ -52,6 +52,20 @@ class Trajectory:
             chain.from_iterable(segment.logprobs or (0.0,) * len(segment.ids) for segment in self.segments[1:])
         )
 
+    @property
+    def turns(self) -> list[range]:
+        """Range of each turn in `ids`. Several segments, of different weights, may be one turn; a turn without any id
+        leaves no trace in the tokens and is not found."""
+        turns: list[range] = []
+        position, inside = 0, False
+        for segment in self.segments:
+            end = position + len(segment.ids)
+            sampled = segment.kind is SegmentKind.SAMPLED
+            if sampled:
+                turns.append(range(turns.pop().start if inside else position, end))
+            inside, position = sampled, end
+        return turns
+
 
 class TokenBuilder:
     """Collects the segments of a rollout while it runs."""

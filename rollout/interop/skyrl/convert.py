@@ -14,9 +14,9 @@ from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
 from rollout.batch import check_results
-from rollout.loop.credit import token_rewards as spread_rewards
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.rows import rows_of
+from rollout.loop.rows import token_rewards as spread_rewards
 from rollout.metrics import RolloutMetrics
 
 
