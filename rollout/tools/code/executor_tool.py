@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -143,15 +144,8 @@ class ExecutorTool(Tool):
             show_exit_code=show_exit_code,
             show_message=config.mode == "shell",
         )
-        return ToolResponse(
-            text=f"{NEW_SESSION}\n{shown.text}" if found.fresh else shown.text,
-            outcome=shown.outcome,
-            truncated=shown.truncated,
-            total_bytes=shown.total_bytes,
-            wait_s=found.wait_s,
-            run_s=found.run_s,
-            unshown=shown.unshown,
-        )
+        text = f"{NEW_SESSION}\n{shown.text}" if found.fresh else shown.text
+        return replace(shown, text=text, wait_s=found.wait_s, run_s=found.run_s)
 
     def _runner(self) -> Runner:
         if self._opened is None:

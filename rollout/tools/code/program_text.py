@@ -1,12 +1,11 @@
-"""The result of a program, as text for the model and as an outcome. Pure."""
+"""The result of a program as the answer to a call. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from executor_service import Display, ExecutionResult, Outcome, Output
-from rollout.tools.base import ToolOutcome
+from rollout.tools.base import ToolOutcome, ToolResponse
 from rollout.tools.text import NO_OUTPUT, cut_text, marker
 
 _PLAIN = "text/plain"
@@ -25,28 +24,16 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramText:
-    """An answer for the model."""
-
-    text: str
-    outcome: ToolOutcome
-    truncated: bool
-    total_bytes: int
-    """Bytes of standard output, displayed texts and, if it is shown, standard error."""
-    unshown: Mapping[str, int] = field(default_factory=dict)
-    """MIME type -> bytes of displayed forms that are not in the text."""
-
-
 def describe(
     result: ExecutionResult, *, max_chars: int, show_exit_code: bool = False, show_message: bool = False
-) -> ProgramText:
+) -> ToolResponse:
     """Standard output and displayed values; after a failure also the compiler's words or the end of standard error,
     and what happened. Never empty.
 
     Each of the streams, and the displayed values together, are shown in at most `max_chars` characters; a cut is marked
     in the text. `show_exit_code`: say an exit code that is not 0 even where standard error says something.
-    `show_message`: say what a session says of a program that came to its end, as that its shell is another one now.
+    `show_message`: say what a session says of a program that came to its end, as that its shell is another one now. The
+    size of the whole output is that of standard output, displayed values and, if it is shown, standard error.
     """
     outcome = _OUTCOMES[result.outcome]
     output, cut = cut_text(result.stdout.text, max_chars, total_bytes=result.stdout.total_bytes)
@@ -71,7 +58,7 @@ def describe(
     if show_message and result.message and result.outcome in (Outcome.FINISHED, Outcome.NONZERO_EXIT):
         parts.append(f"[{result.message}]")
     text = "\n".join(part for part in parts if part)
-    return ProgramText(text or NO_OUTPUT, outcome, cut, total, unshown)
+    return ToolResponse(text or NO_OUTPUT, outcome, cut, total, unshown=unshown)
 
 
 def _displayed(displays: Sequence[Display]) -> tuple[str, dict[str, int]]:
