@@ -17,6 +17,7 @@ from fairbox.errors import ConfigError
 from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code.runner import CodeRunner
 from tests.limiter.servers import limiter_server
 from tests.rollout.services import LAZY, executor_status, interpreter, limiter_status
 
@@ -186,5 +187,5 @@ async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly(s
             with pytest.raises(InfraError, match="lease"):
                 await call
         assert time.monotonic() - began > 0.5 * (0.1 + 0.2 + 0.4 + 0.8), "pauses, at their shortest"
-        assert tool._opened is not None
+        assert isinstance(tool._opened, CodeRunner)
         assert tool._opened.client.cooldown.failures == 6  # of three calls, each in two attempts

@@ -16,7 +16,7 @@ from fairbox.errors import EXIT_FAILURE, FairboxError
 from rollout.envs.harbor import HarborConfig, HarborTask, TaskCheck, check_task, read_tasks, task_options
 from rollout.envs.harbor.environment import check_image
 from rollout.envs.harbor.task_file import DEFAULT_TEST_S
-from rollout.tools.code.images import ready_image
+from rollout.tools.code.runner import ready_image
 
 
 @dataclass(frozen=True)

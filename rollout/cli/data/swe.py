@@ -16,7 +16,7 @@ from fairbox.config import check, load, setting
 from fairbox.errors import EXIT_FAILURE, FairboxError
 from rollout.envs.swe import RowCheck, SweConfig, SweRow, check_row, read_swe_rows, row_options
 from rollout.envs.swe.environment import TEST_S, check_places
-from rollout.tools.code.images import ready_image
+from rollout.tools.code.runner import ready_image
 
 _MOST_NAMES = 5
 """Failed tests of a row that are printed."""

@@ -11,23 +11,33 @@ InfraError, after a second attempt; nothing is kept from one program to the next
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from executor_service import Limits, NotFound
+from executor_service import ExecutorClient, Limits, NotFound
 from fairbox.errors import FairboxError
 from limiter import LeaseLike
 from rollout.tools.base import InfraError
-from rollout.tools.code.client import BadProgram, CodeClient, CodeOutcome, RetryableError, SlotPool
-from rollout.tools.code.images import ready_image
+from rollout.tools.code.client import BadProgram, CodeClient, CodeOutcome, RetryableError
 
+_REGISTRY = "docker://"
 _SOURCES = ("local_path", "remote_url", "bundle")
 _FIELDS = (*_SOURCES, "commit", "mount_path")
 _IDLE_TTL_S = 3600.0
 """A workspace is kept so long after its last use: a turn of the engine may take minutes."""
 PROBE_S = 10.0
 """Wall time of a program that does nothing: a service that needs longer is not of use yet."""
+
+
+async def ready_image(executor: ExecutorClient, image: str) -> str:
+    """Name to run programs in. An image `docker://NAME` is fetched, unless it is there. Raises what
+    `ExecutorClient.prepare_image` does."""
+    if not image.startswith(_REGISTRY):
+        return image
+    await executor.prepare_image(image)
+    return image.removeprefix(_REGISTRY)
 
 
 @dataclass(slots=True)
@@ -48,46 +58,43 @@ class Surroundings:
     """MiB of memory; None: what the tool's settings say."""
 
 
-class Runner(Protocol):
+class Runner(ABC):
     """Runs the code of a tool's calls: as programs or sessions at an executor, or at another service. Each
     trajectory is created before its first call, and released once."""
 
     @property
-    def client(self) -> SlotPool:
-        """The workers and leases that it runs code under."""
-        ...
-
-    @property
     def sessions(self) -> int:
         """Sessions that are alive."""
-        ...
+        return 0
 
+    @abstractmethod
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Prepares for a trajectory, whose task has these options. Raises InfraError."""
-        ...
 
+    @abstractmethod
     async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
         """Runs a program or a cell for at most `timeout` seconds. Raises BadProgram and InfraError."""
-        ...
 
+    @abstractmethod
     async def probe(self) -> None:
-        """Runs a program that does nothing. Raises InfraError if the service does not run it."""
-        ...
+        """Runs a program that does nothing, under a lease as any other. Raises InfraError if the service does not run
+        it."""
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
-        """Gives the branches a copy of the trajectory's state. Raises BranchRefused and InfraError."""
-        ...
+        """Gives the branches a copy of the trajectory's state; programs have none. Raises BranchRefused and
+        InfraError."""
+        return
 
     async def release(self, trajectory_id: str) -> None:
         """Ends what the trajectory has. Idempotent. Raises InfraError."""
-        ...
+        return
 
     async def close(self) -> None:
         """Ends what trajectories have left."""
-        ...
+        return
 
 
-class CodeRunner:
+class CodeRunner(Runner):
     """Programs of trajectories, without state between them."""
 
     def __init__(self, client: CodeClient) -> None:
@@ -96,11 +103,6 @@ class CodeRunner:
         """Trajectory id -> its workspace, for trajectories that have one."""
         self._surroundings: dict[str, Surroundings] = {}
         """Trajectory id -> what its task names, for trajectories whose task names something."""
-
-    @property
-    def sessions(self) -> int:
-        """Sessions that are alive."""
-        return 0
 
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Prepares the workspace, if the task names one. Raises InfraError: the model could have caused nothing."""
@@ -124,13 +126,11 @@ class CodeRunner:
         self._workspaces[trajectory_id] = _Workspace(dict(source), await self._prepare(source))
 
     async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
-        """Raises BadProgram and InfraError."""
         # A second attempt is safe: a program reaches nothing outside its own sandbox, and nobody has seen a result of
         # the first one.
         return await self.client.attempts(lambda unbound: self._program(trajectory_id, code, timeout, unbound))
 
     async def probe(self) -> None:
-        """Runs a program that does nothing, under a lease as any other. Raises InfraError."""
         try:
             async with self.client.slot() as slot:
                 await self.client.execute("pass", slot, PROBE_S, language="python", limits=Limits(wall_time_s=PROBE_S))
@@ -149,9 +149,6 @@ class CodeRunner:
         """Forgets workspace and image; the executor removes a workspace when nobody uses it. Idempotent."""
         self._workspaces.pop(trajectory_id, None)
         self._surroundings.pop(trajectory_id, None)
-
-    async def close(self) -> None:
-        """Ends what trajectories have left."""
 
     async def _program(self, trajectory_id: str, code: str, timeout: float, unbound: LeaseLike | None) -> CodeOutcome:
         client, config, workspace_id = self.client, self.client.config, self.workspace_id(trajectory_id)

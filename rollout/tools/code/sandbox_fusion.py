@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,7 +30,7 @@ from fairbox.telemetry.tracing import carried
 from limiter import LeaseRefused, LimiterClient, LimiterError, ReleaseOutcome, UnknownBucket
 from rollout.tools.base import InfraError
 from rollout.tools.code.client import BUCKET, BadProgram, CodeOutcome, RetryableError, Slot, SlotPool
-from rollout.tools.code.runner import PROBE_S
+from rollout.tools.code.runner import PROBE_S, Runner
 from rollout.tools.code.sandbox_fusion_wire import (
     MOST_CODE,
     MOST_DETAIL,
@@ -175,16 +175,11 @@ class SandboxFusionClient(SlotPool):
         return ExecutionResult(Outcome.OUTPUT_LIMIT, Cause.POLICY, message=message)
 
 
-class SandboxFusionRunner:
+class SandboxFusionRunner(Runner):
     """Programs of trajectories, without state between them, each in a sandbox of the service."""
 
     def __init__(self, client: SandboxFusionClient) -> None:
         self.client = client
-
-    @property
-    def sessions(self) -> int:
-        """Sessions that are alive: none."""
-        return 0
 
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Raises InfraError for a task that names a workspace: the model could have caused nothing."""
@@ -192,7 +187,6 @@ class SandboxFusionRunner:
             raise InfraError("the task names a workspace, which code at sandbox_fusion_url can't have")
 
     async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
-        """Raises BadProgram and InfraError."""
         size = len(code.encode())
         if size > MOST_CODE:
             raise BadProgram(f"the code has {size} bytes, must have at most {MOST_CODE}")
@@ -201,18 +195,8 @@ class SandboxFusionRunner:
         return await self.client.attempts(lambda _: self._program(code, timeout))
 
     async def probe(self) -> None:
-        """Runs a program that does nothing, under a lease as any other. Raises InfraError."""
         with contextlib.suppress(BadProgram):  # it answers
             await self._program("pass", PROBE_S)
-
-    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
-        """Does nothing: programs have no state to fork."""
-
-    async def release(self, trajectory_id: str) -> None:
-        """Does nothing: a trajectory leaves nothing behind."""
-
-    async def close(self) -> None:
-        """Does nothing: the client is closed by whoever opened it."""
 
     async def _program(self, code: str, timeout: float) -> CodeOutcome:
         client = self.client
