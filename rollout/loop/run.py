@@ -1,8 +1,9 @@
 """One trajectory while it runs: asks the state machine what to do, does it, and keeps tokens and records.
 
-Invariants: the engine gets exactly the builder's ids; every call of a turn is answered, in order; a part that is closed
-never changes; a failure of engine or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the tools
-are released whatever happens.
+Invariants: the engine gets exactly the builder's ids; each turn has a seed of its own, and one that the engine did not
+do in time is the engine's failure; every call of a turn is answered, in order; a part that is closed never changes; a
+failure of engine or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the tools are released
+whatever happens.
 A trajectory is forked between two turns, when everything that it is made of can be copied: its tokens, its messages,
 its usage and, by the tools themselves, their state.
 """
@@ -15,21 +16,32 @@ import hashlib
 import logging
 import uuid
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
+
+from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.telemetry import logs, tracing
 from rollout.cleanup import cancelled_here, to_its_end
-from rollout.engines.base import EngineUnavailable, GenerationResult
+from rollout.engines.base import (
+    EngineUnavailable,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    derived_seed,
+)
 from rollout.journal import Answered, JournalError, Opened, Sampled, TrajectoryJournal, Unrecorded
 from rollout.loop.condense import condensed
+from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.sample import sample
-from rollout.loop.state import CallTools, Finish, Generate, TrajectoryMachine
+from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
-from rollout.loop.traces import TrajectoryTrace
 from rollout.loop.trajectory_state import PartStart, TrajectoryState
 from rollout.tokens.conversation import MessageTurn
 from rollout.tokens.tokenizer import ChatTemplateError
@@ -41,6 +53,39 @@ if TYPE_CHECKING:
     from rollout.loop.agent_loop import AgentLoop
 
 _LOG = logging.getLogger("fairbox.rollout")
+
+
+class _Trace:
+    """From `begin()` to `end()`: `with trace.part("rollout.turn", turn=0)` for what it does. Before and after that, and
+    so for a fork that was never entered, parts are not traced."""
+
+    __slots__ = ("_span", "_trajectory_id")
+
+    def __init__(self, trajectory_id: str) -> None:
+        self._trajectory_id = trajectory_id
+        self._span: Span = INVALID_SPAN
+
+    def begin(self, *, uid: str, index: int, attempt: int, parent_id: str | None) -> None:
+        """The trajectory is entered."""
+        if tracing.enabled():
+            facts: dict[str, tracing.Value] = {"uid": uid, "index": index, "attempt": attempt}
+            self._span = tracing.trajectory_span(self._trajectory_id, **facts, parent_id=parent_id or "")
+
+    @contextmanager
+    def part(self, name: str, **attributes: tracing.Value) -> Iterator[None]:
+        """Something that the trajectory does, with its id in the log."""
+        with logs.bound(trajectory=self._trajectory_id), tracing.span(name, self._span, **attributes):
+            yield
+
+    def end(self, state: RequestState, turns: int, reason: StopReason | None) -> None:
+        """The trajectory is left; `reason` None: in the middle."""
+        span, self._span = self._span, INVALID_SPAN
+        stop_reason = "" if reason is None else reason.value
+        span.set_attributes(tracing.named({"state": state.value, "turns": turns, "stop_reason": stop_reason}))
+        if state is RequestState.FAILED:
+            span.set_attribute("fairbox.cause", Cause.INFRA.value)
+            span.set_status(StatusCode.ERROR, "INFRA")
+        span.end()
 
 
 class TrajectoryRun:
@@ -72,7 +117,7 @@ class TrajectoryRun:
         """True if the last turn ended with the end-of-turn token."""
         self._busy = False
         """True while a turn is played, or the trajectory is forked."""
-        self._trace = TrajectoryTrace(self._state.trajectory_id)
+        self._trace = _Trace(self._state.trajectory_id)
 
     def _rendered(self) -> tuple[str, str | None]:
         """The prompt's text; empty, with the reason, if the template does not take the task's messages."""
@@ -95,7 +140,7 @@ class TrajectoryRun:
         prompt = hashlib.sha256(array("q", state.builder.ids)).hexdigest()
         opened = await self._journal.opened(Opened(state.trajectory_id, state.started_at, prompt))
         state.trajectory_id, state.started_at = opened.trajectory_id, opened.started_at
-        self._trace = TrajectoryTrace(state.trajectory_id)
+        self._trace = _Trace(state.trajectory_id)
         self._trace.begin(uid=self._task.uid, index=self._index, attempt=self._attempt, parent_id=self._state.parent_id)
         return self
 
@@ -163,7 +208,7 @@ class TrajectoryRun:
     def _fork(self, trajectory_id: str) -> TrajectoryRun:
         fork = copy.copy(self)
         fork._state = self._state.fork(trajectory_id)
-        fork._trace = TrajectoryTrace(trajectory_id)
+        fork._trace = _Trace(trajectory_id)
         fork._busy = False
         return fork
 
@@ -222,7 +267,7 @@ class TrajectoryRun:
 
     async def _generate(self, decision: Generate) -> CallTools | Finish:
         loop, state = self._loop, self._state
-        sampled = await self._journal.once(Sampled, partial(sample, loop, state, decision))
+        sampled = await self._journal.once(Sampled, partial(_sample, loop, state, decision))
         self._go_on_from(sampled.ended_s)
         result: GenerationResult = sampled.turn
         text = loop.chat.turn_text(result.ids)
@@ -293,3 +338,29 @@ class TrajectoryRun:
         text = chat.conversation.whole(self._task.messages, self._loop.tools.schemas, turns)
         ids = chat.encode(text)
         return PartStart(turns, text, ids) if len(ids) < bounds.at_tokens else None
+
+
+async def _sample(loop: AgentLoop, state: TrajectoryState, decision: Generate) -> Sampled:
+    """The turn, as a journal has it. Raises EngineUnavailable."""
+    params = replace(
+        loop.sampling,
+        max_new_tokens=decision.max_new_tokens,
+        stop_token_ids=loop.chat.stop_token_ids,
+        seed=derived_seed(state.seed, "turn", state.machine.usage.turns),
+    )
+    request = GenerationRequest(
+        request_id=uuid.uuid4().hex,
+        trajectory_id=state.trajectory_id,
+        input_ids=state.builder.ids,
+        params=params,
+        queue_timeout_s=loop.queue_timeout_s,
+        time_limit_s=loop.turn_timeout_s,
+    )
+    began_s = loop.clock.now() - state.began_s
+    with tracing.span("rollout.generate", request_id=request.request_id, prompt_tokens=len(request.input_ids)) as span:
+        result = await loop.engine.generate(request)
+        facts = {"tokens": len(result.ids), "finish": result.finish.value}
+        span.set_attributes(tracing.named({**facts, "queue_s": result.queue_s, "run_s": result.run_s}))
+    if result.finish is FinishReason.ABORT:
+        raise EngineUnavailable(f"a turn was not done within {loop.turn_timeout_s:g} s")
+    return Sampled(began_s, loop.clock.now() - state.began_s, result)
