@@ -123,12 +123,19 @@ class LocalStack:
         return self._children[name].pid
 
     def ended(self) -> str | None:
-        """Says which child has ended by itself, and how; None while both run."""
-        name = self._ended()
-        return None if name is None else f"{name} ended with exit code {self._children[name].returncode}"
-
-    def _ended(self) -> str | None:
+        """Name of a child that has ended by itself; None while both run."""
         return next((name for name, child in self._children.items() if child.returncode is not None), None)
+
+    async def until_ended(self) -> str:
+        """Waits until a child has ended by itself, and says which, and how."""
+        while (name := self.ended()) is None:
+            waiting = [asyncio.ensure_future(child.wait()) for child in self._children.values()]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waiting:
+                    each.cancel()
+        return f"{name} ended with exit code {self._children[name].returncode}"
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -142,27 +149,17 @@ class LocalStack:
 
     async def _keep(self) -> None:
         for _ in range(MOST_RESTARTS):
-            name = await self._end_of_one()
-            command = self._commands[name]
+            _LOG.warning("%s; it is started again", await self.until_ended())
+            name = self.ended()
+            assert name is not None
             # Programs of before may be running, which a new limiter has to count.
+            command = self._commands[name]
             again = replace(command, args=[word for word in command.args if word != _FRESH])
-            _LOG.warning("%s; it is started again", self.ended())
             try:
                 await self._start(name, again)
             except (FairboxError, OSError) as error:
                 _LOG.error("%s could not be started again: %s", name, error)
         _LOG.error("services ended %d times: they are not started again", MOST_RESTARTS)
-
-    async def _end_of_one(self) -> str:
-        """Waits until a child has ended, and says which."""
-        while (name := self._ended()) is None:
-            waiting = [asyncio.ensure_future(child.wait()) for child in self._children.values()]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waiting:
-                    each.cancel()
-        return name
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after a grace time; the executor first, so that it can still release. Idempotent."""
@@ -241,6 +238,16 @@ def own_python() -> tuple[str, str]:
     return os.path.realpath(sys.executable), (
         f"programs see no packages of {sys.prefix}: only its owner may read {closed[0]}, which chmod o+rx changes"
     )
+
+
+@contextlib.asynccontextmanager
+async def own_executor() -> AsyncIterator[str]:
+    """Address of an executor that lives as long as the block, with a limiter of its own. They say nothing but warnings,
+    because stderr is somebody else's. Raises FairboxError."""
+    refuse_foreign_security()
+    quiet = ["log_level=warning"]
+    async with LocalStack(limiter_args=quiet, executor_args=[f"python={own_python()[0]}", *quiet]) as stack:
+        yield stack.ports.executor
 
 
 def _open_to_all(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.extras import require
+from rollout.cli.commands import with_first
 from rollout.engines.model_store import find_model
 from rollout.tokens.chat import ChatTemplate, ChatTemplateError, Rewrites
 from rollout.tokens.probe import Findings, Severity, probe
@@ -102,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         prefix="FAIRBOX_CHECK",
         prog="fairbox check-template",
         description=__doc__ or "",
-        argv=_named(argv),
+        argv=with_first(argv, "model"),
     )
     require("fairbox check-template", "engine", "transformers")
     settings, folder = config.chat, config.model
@@ -124,14 +125,6 @@ def main(argv: Sequence[str]) -> int:
         lines = explain(config.model, report)
     print(json.dumps(report, ensure_ascii=False, indent=2) if config.json else "\n".join(lines))
     return 0 if report["safe"] else EXIT_FAILURE
-
-
-def _named(argv: Sequence[str]) -> list[str]:
-    """Lets the model be given without its name, as the first word."""
-    words = list(argv)
-    if words and not words[0].startswith("-") and "=" not in words[0]:
-        words[0] = f"model={words[0]}"
-    return words
 
 
 def _facts(findings: Findings) -> dict[str, Any]:

@@ -32,11 +32,11 @@ def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> in
     return code
 
 
-def with_path(argv: Sequence[str]) -> list[str]:
-    """The first word that is no setting is the path."""
+def with_first(argv: Sequence[str], setting: str) -> list[str]:
+    """The first word, if it is no setting, is the value of this one."""
     words = list(argv)
     if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
-        words[0] = f"path={words[0]}"
+        words[0] = f"{setting}={words[0]}"
     return words
 
 

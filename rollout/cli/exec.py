@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 
 from executor_service import (
@@ -28,7 +28,7 @@ from executor_service import (
 )
 from fairbox.byte_count import byte_count
 from fairbox.errors import ConfigError, FairboxError
-from rollout.stack import STARTS_SERVICES
+from rollout.stack import STARTS_SERVICES, own_executor
 
 _BY_SUFFIX = {
     ".c": "c",
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     try:
         program, wanted = _program(options)
-        result = asyncio.run(_execute_up(program) if options.up else _execute(options.executor, program))
+        result = asyncio.run(_execute(None if options.up else options.executor, program))
         return _report(result, wanted)
     except FairboxError as error:
         hint = f"; {STARTS_SERVICES}" if isinstance(error, ExecutorUnavailable) and "refused" in str(error) else ""
@@ -189,23 +189,14 @@ def _write(path: Path, content: bytes) -> None:
         raise _no_access(path, error) from None
 
 
-async def _execute_up(program: Program) -> ExecutionResult:
-    from rollout.stack import (  # here, because Windows lacks what they need
-        LocalStack,
-        own_python,
-        refuse_foreign_security,
-    )
-
-    refuse_foreign_security()
-    quiet = ["log_level=warning"]  # stderr is the program's
-    async with LocalStack(limiter_args=quiet, executor_args=[f"python={own_python()[0]}", *quiet]) as stack:
-        return await _execute(stack.ports.executor, program)
-
-
-async def _execute(target: str, program: Program) -> ExecutionResult:
-    """Its result, when all that it has written is out."""
+async def _execute(target: str | None, program: Program) -> ExecutionResult:
+    """Its result, when all that it has written is out. Without a target an executor is started for it."""
     pipes = {Stream.STDOUT: sys.stdout.buffer, Stream.STDERR: sys.stderr.buffer}
-    async with ExecutorClient(target) as client, aclosing(client.stream(program)) as events:
+    async with (
+        own_executor() if target is None else nullcontext(target) as address,
+        ExecutorClient(address) as client,
+        aclosing(client.stream(program)) as events,
+    ):
         async for event in events:
             if isinstance(event, OutputChunk):
                 pipes[event.stream].write(event.data)

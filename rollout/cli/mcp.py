@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from executor_service import ExecutorClient
@@ -19,6 +19,7 @@ from fairbox.config import load, setting
 from fairbox.errors import ConfigError
 from fairbox.extras import require
 from fairbox.net.serving import run_service, until_stopped
+from rollout.stack import own_executor
 
 _PIECE = 1 << 16
 """Bytes that are passed on at once."""
@@ -58,27 +59,11 @@ def main(argv: Sequence[str]) -> int:
     require("fairbox mcp", "mcp", "mcp")
 
     async def serve(stop: asyncio.Event) -> None:
-        async with _executor(config) as address, ExecutorClient(address) as executor:
+        opening = own_executor() if config.up else nullcontext(config.executor)
+        async with opening as address, ExecutorClient(address) as executor:
             await _serve(config, executor, stop)
 
     return run_service(serve, name="fairbox mcp")
-
-
-@asynccontextmanager
-async def _executor(config: McpConfig) -> AsyncIterator[str]:
-    if not config.up:
-        yield config.executor
-        return
-    from rollout.stack import (  # here, because Windows lacks what they need
-        LocalStack,
-        own_python,
-        refuse_foreign_security,
-    )
-
-    refuse_foreign_security()
-    quiet = ["log_level=warning"]  # stderr is the agent's log
-    async with LocalStack(limiter_args=quiet, executor_args=[f"python={own_python()[0]}", *quiet]) as stack:
-        yield stack.ports.executor
 
 
 async def _serve(config: McpConfig, executor: ExecutorClient, stop: asyncio.Event) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbox.config import load, setting
-from rollout.cli.commands import with_path
+from rollout.cli.commands import with_first
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         prefix="FAIRBOX_REPORT",
         prog="fairbox report [PATH]",
         description=__doc__ or "",
-        argv=with_path(argv),
+        argv=with_first(argv, "path"),
     )
     from rollout.page import write_page  # jinja2 and rewards take a while
 

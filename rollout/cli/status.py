@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
-from fairbox.net.serving import run_service
+from fairbox.net.serving import run_service, until_stopped
 from rollout.stack import STARTS_SERVICES
 from rollout.status import as_tables, ask, is_complete, nothing_listens
 
@@ -45,21 +45,18 @@ def main(argv: Sequence[str]) -> int:
     config = load(StatusConfig, prefix="FAIRBOX_STATUS", prog="fairbox status", description=__doc__ or "", argv=argv)
     complete = [True]
 
+    async def show() -> None:
+        found = await ask(config.limiter, config.executors, timeout_s=config.timeout_s)
+        complete[:] = [is_complete(found)]
+        if config.json:
+            print(json.dumps(found))
+        else:
+            Console().print(as_tables(found))
+            if nothing_listens(found):
+                print(f"fairbox status: {STARTS_SERVICES}", file=sys.stderr)
+
     async def serve(stop: asyncio.Event) -> None:
-        asked = asyncio.ensure_future(ask(config.limiter, config.executors, timeout_s=config.timeout_s))
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([asked, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            complete[:] = [is_complete(asked.result())]
-            if config.json:
-                print(json.dumps(asked.result()))
-            else:
-                Console().print(as_tables(asked.result()))
-                if nothing_listens(asked.result()):
-                    print(f"fairbox status: {STARTS_SERVICES}", file=sys.stderr)
-        for task in (asked, stopped):
-            task.cancel()
-        await asyncio.wait([asked, stopped])
+        await until_stopped(stop, show())
 
     try:
         code = run_service(serve, name="fairbox status")

@@ -12,12 +12,11 @@ from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.extras import MissingExtra, require
 from fairbox.net.ports import free_port
-from fairbox.net.serving import check_address, run_service, try_port
+from fairbox.net.serving import check_address, run_service, try_port, until_stopped
 from fairbox.telemetry.program import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts, own_python
 
 LEVELS = ("auto", "namespaces", "landlock")
-_WATCH_S = 0.2
 _GATEWAY = "127.0.0.1:8080"
 """SandboxFusion's own port, which others like too: without a setting, a machine on which it is taken has no gateway."""
 _MAX_HOLD_S = 3600.0
@@ -118,15 +117,14 @@ def main(argv: Sequence[str]) -> int:
                 print(f"without SandboxFusion's interface: {problem}", file=sys.stderr)
             if stack.no_scope:
                 print(f"systemd gives the executor no control group of its own: {stack.no_scope}", file=sys.stderr)
-            while not stop.is_set():
-                if (ended := stack.ended()) is not None:
-                    raise FairboxError(ended)
-                try:
-                    await asyncio.wait_for(stop.wait(), _WATCH_S)
-                except TimeoutError:
-                    continue
+            await until_stopped(stop, _watched(stack))
 
     return run_service(serve, name="fairbox up")
+
+
+async def _watched(stack: LocalStack) -> None:
+    """Raises FairboxError when a service has ended."""
+    raise FairboxError(await stack.until_ended())
 
 
 def _try(address: str, name: str) -> None:

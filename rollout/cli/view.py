@@ -10,7 +10,7 @@ from pathlib import Path
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.extras import require
-from rollout.cli.commands import with_path
+from rollout.cli.commands import with_first
 from rollout.viewer.rows.filters import FilterError, parse_filter
 from rollout.viewer.rows.index import DumpFolder
 
@@ -31,7 +31,11 @@ class ViewConfig:
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 after q."""
     config = load(
-        ViewConfig, prefix="FAIRBOX_VIEW", prog="fairbox view [PATH]", description=__doc__ or "", argv=with_path(argv)
+        ViewConfig,
+        prefix="FAIRBOX_VIEW",
+        prog="fairbox view [PATH]",
+        description=__doc__ or "",
+        argv=with_first(argv, "path"),
     )
     folder = DumpFolder(Path(config.path).expanduser())
     step = None if config.step is None else folder.named(config.step)
