@@ -10,42 +10,20 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from executor_service import Cause
-from fairbox.net.metrics import SECONDS, MetricsServer, tracing_metrics
+from fairbox.net.metrics import MetricsServer, tracing_metrics
 from rollout.config import RolloutConfig
 from rollout.engines.base import EngineStatistics
 from rollout.loop.limits import StopReason
-from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RunnerStatistics
 from rollout.metrics import RolloutMetrics
 from rollout.tools.base import ToolOutcome
 from rollout.tools.statistics import ToolStatistics
 
 _PREFIX = "fairbox_rollout_"
-
-
-class RunFigures:
-    """Metrics of a run. `add` each trajectory that is handed over, to `figures` too."""
-
-    def __init__(self, runner: Callable[[], RunnerStatistics], figures: RolloutMetrics) -> None:
-        self._runner = runner
-        self._figures = figures
-        text = "Time of trajectories that were handed over, without scoring."
-        self._total_s = Histogram(_PREFIX + "trajectory_seconds", text, buckets=SECONDS, registry=None)
-
-    def add(self, result: TrajectoryResult) -> None:
-        """Counts what `figures` have no distribution of."""
-        self._total_s.observe(result.times.total_s)
-
-    def metrics(self) -> Iterator[Metric]:
-        """All of this moment."""
-        yield from progress_metrics(self._runner())
-        yield from _sums(self._figures)
-        yield from self._total_s.collect()
 
 
 @contextlib.asynccontextmanager
@@ -63,8 +41,6 @@ def service_metrics(engine: EngineStatistics, tools: Mapping[str, ToolStatistics
     """Yields the metrics of engine and tools, live ones and totals; and of spans."""
     yield _gauge("engine_queued", "Turns that wait for the engine.", engine.queued)
     yield _gauge("engine_running", "Turns that are sampled.", engine.running)
-    yield _counter("engine_turns", "Turns sampled.", engine.finished)
-    yield _counter("engine_aborted", "Turns that were cancelled, timed out or failed.", engine.aborted)
     yield _counter("engine_busy_seconds", "Time with at least one turn in the engine.", engine.busy_s)
     tokens = {"prompt": engine.prompt_tokens, "cached": engine.cached_tokens, "sampled": engine.sampled_tokens}
     yield _counters("engine_tokens", "Tokens of the engine, by kind.", "kind", tokens)
@@ -82,21 +58,19 @@ def progress_metrics(now: RunnerStatistics) -> Iterator[Metric]:
     yield _counter("retried", "Attempts beyond the first of a trajectory.", now.retried)
     yield _counter("scored_again", "Repetitions of scoring alone.", now.scored_again)
     yield _counter("dropped", "Trajectories that were started and not handed over.", now.dropped)
-    yield _counter("groups", "Complete groups.", now.groups)
 
 
-def _sums(figures: RolloutMetrics) -> Iterator[Metric]:
+def outcome_metrics(figures: RolloutMetrics) -> Iterator[Metric]:
+    """Yields the metrics of the trajectories that a run has handed over."""
     stops = {reason: figures.stops[reason] for reason in StopReason}
     yield _counters("stops", "Trajectories, by stop reason.", "reason", stops)
     causes = {cause.lower(): figures.causes[cause] for cause in Cause}
     yield _counters("causes", "Trajectories, by cause.", "cause", causes)
     outcomes = {outcome: figures.outcomes[outcome] for outcome in ToolOutcome}
     yield _counters("tool_calls", "Tool calls of trajectories, by outcome.", "outcome", outcomes)
-    yield _counter("turns", "Turns of trajectories.", figures.turns)
     yield _counters("tokens", "Tokens of trajectories, by kind.", "kind", figures.tokens)
     phases = "Time of trajectories by phase; calls side by side add up."
     yield _counters("phase_seconds", phases, "phase", figures.phase_s)
-    yield _counter("scored", "Trajectories with a score.", figures.scored)
     mean = float("nan") if figures.mean_score is None else figures.mean_score
     yield _gauge("score_mean", "Mean score of trajectories; NaN before the first.", mean)
 
@@ -107,8 +81,6 @@ def _tools(tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
         "Calls of a tool by phase: waiting for a worker or a lease, or running.",
         labels=["tool", "phase"],
     )
-    ended = CounterMetricFamily(_PREFIX + "tool_ended", "Calls of a tool that have ended.", labels=["tool", "answered"])
-    sessions = GaugeMetricFamily(_PREFIX + "tool_sessions", "Live sessions of a tool.", labels=["tool"])
     held = GaugeMetricFamily(
         _PREFIX + "tool_waiting_to_begin",
         "Trajectories that do not begin yet, because the service of a tool fails.",
@@ -118,11 +90,8 @@ def _tools(tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
         phases = {"worker": now.waiting_for_worker, "lease": now.waiting_for_lease, "running": now.running}
         for phase, number in phases.items():
             calls.add_metric([name, phase], number)
-        ended.add_metric([name, "yes"], now.finished)
-        ended.add_metric([name, "no"], now.failed)
-        sessions.add_metric([name], now.sessions)
         held.add_metric([name], now.waiting_to_begin)
-    yield from (calls, ended, sessions, held)
+    yield from (calls, held)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

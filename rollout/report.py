@@ -30,7 +30,7 @@ SUMMARY = "summary.json"
 """Its name beside the dump."""
 _MOST_TESTS = 5
 """Problems, and tests of each, that the closing table names."""
-_NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions", "waiting_to_begin"})
+_NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "waiting_to_begin"})
 """Figures of what engines and tools do now, which is nothing at the end."""
 
 
@@ -87,7 +87,7 @@ class FinishedRun:
 
 def closing_table(run: FinishedRun) -> Table:
     """Score and its parts, tokens, turns, tool calls by outcome, time by phase."""
-    figures, engine = run.figures, run.engine
+    figures, engine, flat = run.figures, run.engine, run.figures.flat()
     table = Table(title=f"{figures.trajectories} of {run.planned} rollouts in {run.wall_s:.0f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value")
@@ -107,9 +107,9 @@ def closing_table(run: FinishedRun) -> Table:
     table.add_row("turns", f"{figures.turns}, {figures.turns / count:.1f} a rollout")
     table.add_row("tool calls", _counts(figures.outcomes))
     for name, calls in run.tools.items():
-        mean = "" if calls.mean_run_s is None else f", the last ones {calls.mean_run_s:.2f} s each"
+        mean = f", {flat[key]:.2f} s each" if (key := f"tool/{name}/mean_run_s") in flat else ""
         table.add_row(f"tool {name}", f"{calls.finished} calls answered, {calls.failed} failed{mean}")
-    if conduct := _conduct(figures.flat()):
+    if conduct := _conduct(flat):
         table.add_row("search", conduct)
     table.add_row("ran code of their own", f"{figures.own_code} rollouts")
     cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"

@@ -44,7 +44,7 @@ from limiter.server.metrics import limiter_metrics
 from limiter.server.service import _STATUS
 from rollout.engines.base import EngineStatistics
 from rollout.envs.registry import _BUILT_IN, find_environment
-from rollout.figures import RunFigures, service_metrics
+from rollout.figures import outcome_metrics, progress_metrics, service_metrics
 from rollout.loop.runner import RunnerStatistics
 from rollout.metrics import RolloutMetrics
 from rollout.service.config import ServiceConfig
@@ -218,11 +218,11 @@ def metrics(_: object) -> str:
     tally.ended(ExecutionResult(Outcome.FINISHED, Cause.POLICY), "NAME")
     core = LimiterCore(1, [BucketConfig().limits("NAME")], now=0.0)
     term = fake(leads=True, runner=fake(core=core, clock=fake(now=lambda: 0.0)))
-    run = RunFigures(lambda: RunnerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0), RolloutMetrics())
+    run = [*progress_metrics(RunnerStatistics(0, 0, 0, 0, 0, 0, 0, 0)), *outcome_metrics(RolloutMetrics())]
     found: dict[str, list[Metric]] = {
         "executor": [*executor_metrics(GetStatusResponse, tally, fake(live={}, made=0), boxes)],
         "limiter": [*limiter_metrics(term)],
-        "rollout": [*run.metrics(), *service_metrics(EngineStatistics(), {"NAME": ToolStatistics()})],
+        "rollout": [*run, *service_metrics(EngineStatistics(), {"NAME": ToolStatistics()})],
         "training": [*trainer_metrics(TrainerStatistics(TrainerPhase.ENDED, 0, 0, 0, SourceStatistics(), {"NAME": 0}))],
     }
     for name in ("executor", "limiter"):

@@ -41,7 +41,7 @@ from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
-from rollout.figures import RunFigures, open_figures, service_metrics
+from rollout.figures import open_figures, outcome_metrics, progress_metrics, service_metrics
 from rollout.journal import RunJournal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
@@ -211,7 +211,6 @@ async def _roll(
             record = record_of(result, task, step=config.step, model=backend.model_name, decode=decode)
             dump.write(record)
             metrics.add(result, record["metrics"])
-            live.add(result)
             progress.show(metrics, backend.engine())
 
         runner = RolloutRunner(
@@ -224,10 +223,10 @@ async def _roll(
             score_timeout_s=config.score_timeout_s,
             journal=journal,
         )
-        live = RunFigures(runner.statistics, metrics)
 
         def figures_now() -> Iterator[Metric]:
-            yield from live.metrics()
+            yield from progress_metrics(runner.statistics())
+            yield from outcome_metrics(metrics)
             yield from service_metrics(backend.engine(), backend.tools())
 
         async with open_figures(config, figures_now):

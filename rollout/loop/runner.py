@@ -53,8 +53,6 @@ class RunnerStatistics:
     """Repetitions of scoring alone."""
     dropped: int
     """Started and not handed over: stragglers, and what a limit of the run ended."""
-    groups: int
-    """Complete groups."""
 
 
 class RolloutRunner:
@@ -88,7 +86,7 @@ class RolloutRunner:
         self._slots = slots
         self._clock = clock or MonotonicClock()
         self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock, journal=journal)
-        self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
+        self._planned = self._finished = self._masked = self._retried = self._dropped = 0
         self._scheduler: GroupScheduler | None = None
         """The scheduler of the run in progress."""
         self._tasks: Sequence[Task] = ()
@@ -108,7 +106,6 @@ class RolloutRunner:
             retried=self._retried + (live.retried if live else 0),
             scored_again=self._scoring.repeated,
             dropped=self._dropped,
-            groups=self._groups,
         )
 
     async def run(self, tasks: Sequence[Task]) -> None:
@@ -185,4 +182,3 @@ class RolloutRunner:
         for index in [index for index in self._results if index in ended.indices]:
             del self._results[index]
         self._dropped += ended.dropped
-        self._groups += ended.complete

@@ -198,7 +198,6 @@ def progress(trajectories: Trajectories, scoring: Scoring) -> RunnerStatistics:
         retried=totals.retried,
         scored_again=scoring.repeated,
         dropped=totals.cancelled,
-        groups=0,
     )
 
 

@@ -167,11 +167,6 @@ class Tool(ABC):
         return
 
     @property
-    def sessions(self) -> int:
-        """Sessions of trajectories that are alive, for the tool's figures."""
-        return 0
-
-    @property
     def waiting_to_begin(self) -> int:
         """Trajectories that wait in `ready()`, for the tool's figures."""
         return 0

@@ -6,16 +6,10 @@ The toolbox counts each call and takes it for running; a tool whose calls wait r
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-
-from fairbox.clock import Clock
-
-_RECENT = 100
-"""Runs that the mean is over: enough to be steady, few enough to follow a change of the load."""
 
 
 class CallPhase(StrEnum):
@@ -40,10 +34,6 @@ class ToolStatistics:
     """Calls that ended with a response."""
     failed: int = 0
     """Calls that ended without one: the service failed, or the trajectory was cancelled."""
-    mean_run_s: float | None = None
-    """Mean run time of the last runs (at most 100), seconds; None before the first."""
-    sessions: int = 0
-    """Sessions of trajectories that are alive."""
     waiting_to_begin: int = 0
     """Trajectories that do not begin yet, because the tool's service fails."""
 
@@ -51,32 +41,29 @@ class ToolStatistics:
 @dataclass(eq=False, slots=True)
 class _Call:
     phase: CallPhase
-    running_since: float
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("call of a tool", default=None)
 
 
-def set_phase(phase: CallPhase, now: float) -> None:
+def set_phase(phase: CallPhase) -> None:
     """Says where the call is that the current task answers. Nothing where no toolbox has made it."""
     call = _CALL.get()
     if call is not None:
-        call.phase, call.running_since = phase, now
+        call.phase = phase
 
 
 class CallBoard:
     """Counts the calls of one tool: `with board.call(): ...` around each."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._calls: set[_Call] = set()
-        self._recent: deque[float] = deque(maxlen=_RECENT)
         self._finished = self._failed = 0
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
         """A call that was answered unless the block raises."""
-        call = _Call(CallPhase.RUNNING, self._clock.now())
+        call = _Call(CallPhase.RUNNING)
         self._calls.add(call)
         token = _CALL.set(call)
         try:
@@ -86,12 +73,11 @@ class CallBoard:
             raise
         else:
             self._finished += 1
-            self._recent.append(self._clock.now() - call.running_since)
         finally:
             _CALL.reset(token)
             self._calls.discard(call)
 
-    def statistics(self, *, sessions: int = 0, waiting_to_begin: int = 0) -> ToolStatistics:
+    def statistics(self, *, waiting_to_begin: int = 0) -> ToolStatistics:
         """As it is now."""
         phases = [call.phase for call in self._calls]
         return ToolStatistics(
@@ -100,7 +86,5 @@ class CallBoard:
             waiting_for_lease=phases.count(CallPhase.LEASE),
             finished=self._finished,
             failed=self._failed,
-            mean_run_s=sum(self._recent) / len(self._recent) if self._recent else None,
-            sessions=sessions,
             waiting_to_begin=waiting_to_begin,
         )

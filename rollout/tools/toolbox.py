@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
 from fairbox.telemetry import tracing
 from rollout.cleanup import to_its_end
@@ -42,7 +41,6 @@ class Toolbox:
         tools: Sequence[Tool],
         *,
         max_parallel_calls: int = 4,
-        clock: Clock | None = None,
     ) -> None:
         if max_parallel_calls < 1:
             raise ConfigError(f"max_parallel_calls is {max_parallel_calls}, must be at least 1")
@@ -50,8 +48,7 @@ class Toolbox:
         if len(self._tools) != len(tools):
             raise ConfigError("two tools have the same name")
         self._max_parallel_calls = max_parallel_calls
-        clock = clock or MonotonicClock()
-        self._boards = {name: CallBoard(clock) for name in self._tools}
+        self._boards = {name: CallBoard() for name in self._tools}
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -61,7 +58,7 @@ class Toolbox:
     def statistics(self) -> dict[str, ToolStatistics]:
         """Live figures of each tool's calls, by the tool's name."""
         return {
-            name: self._boards[name].statistics(sessions=tool.sessions, waiting_to_begin=tool.waiting_to_begin)
+            name: self._boards[name].statistics(waiting_to_begin=tool.waiting_to_begin)
             for name, tool in self._tools.items()
         }
 

@@ -21,7 +21,7 @@ from limiter import LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.config import RolloutConfig
 from rollout.engines import SamplingParams, find_model
-from rollout.figures import RunFigures, open_figures, service_metrics
+from rollout.figures import open_figures, outcome_metrics, progress_metrics, service_metrics
 from rollout.loop import AgentLoop, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.loop import Limits as LoopLimits
 from rollout.metrics import RolloutMetrics
@@ -103,7 +103,6 @@ async def rolled(stack: LocalStack) -> Samples:
 
         def sink(result: TrajectoryResult, task: Task) -> None:
             summary.add(result)
-            figures.add(result)
 
         runner = RolloutRunner(
             loop,
@@ -112,10 +111,10 @@ async def rolled(stack: LocalStack) -> Samples:
             schedule=Schedule(concurrency=2, samples_per_prompt=2),
             retries=0,
         )
-        figures = RunFigures(runner.statistics, summary)
 
         def collect() -> Iterator[Metric]:
-            yield from figures.metrics()
+            yield from progress_metrics(runner.statistics())
+            yield from outcome_metrics(summary)
             yield from service_metrics(engine.statistics(), loop.tools.statistics())
 
         async with open_figures(RolloutConfig(metrics_listen="127.0.0.1:0"), collect) as address:

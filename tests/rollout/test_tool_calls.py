@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fairbox.errors import ConfigError
-from fairbox.testing import ManualClock
 from rollout.testing import ScriptedTool
 from rollout.tools import BranchRefused, InfraError, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
 from rollout.tools.statistics import CallBoard, CallPhase, set_phase
@@ -18,33 +17,20 @@ from rollout.tools.toolbox import Toolbox
 
 
 def test_board_knows_where_calls_are() -> None:
-    clock = ManualClock()
-    board = CallBoard(clock)
-    set_phase(CallPhase.WORKER, 0.0)  # of no call
+    board = CallBoard()
+    set_phase(CallPhase.WORKER)  # of no call
     with contextlib.suppress(ZeroDivisionError), board.call():
-        set_phase(CallPhase.WORKER, 0.0)
+        set_phase(CallPhase.WORKER)
         with board.call():
-            set_phase(CallPhase.LEASE, 1.0)
+            set_phase(CallPhase.LEASE)
             found = board.statistics()
             assert (found.running, found.waiting_for_worker, found.waiting_for_lease) == (0, 1, 1)
-            clock.advance(2.0)
-            set_phase(CallPhase.RUNNING, clock.now())
+            set_phase(CallPhase.RUNNING)
             assert board.statistics().running == 1
-            clock.advance(3.0)
-        found = board.statistics(sessions=1)
-        assert found == ToolStatistics(waiting_for_worker=1, finished=1, mean_run_s=3.0, sessions=1)
+        found = board.statistics(waiting_to_begin=1)
+        assert found == ToolStatistics(waiting_for_worker=1, finished=1, waiting_to_begin=1)
         raise ZeroDivisionError
-    assert board.statistics() == ToolStatistics(finished=1, failed=1, mean_run_s=3.0)
-
-
-def test_mean_follows_the_last_hundred_runs() -> None:
-    clock = ManualClock()
-    board = CallBoard(clock)
-    for number in range(300):
-        with board.call():
-            clock.advance(1.0 if number < 200 else 5.0)
-    assert board.statistics().mean_run_s == 5.0
-    assert board.statistics().finished == 300
+    assert board.statistics() == ToolStatistics(finished=1, failed=1)
 
 
 class Recorder(ScriptedTool):
@@ -120,17 +106,14 @@ async def test_cap_holds_over_all_tools() -> None:
 
 
 async def test_statistics_count_calls_of_tools_that_count_none() -> None:
-    clock = ManualClock()
-
     def answer(arguments: Mapping[str, Any]) -> str | Exception:
-        clock.advance(2.0)
         return ValueError("a defect") if arguments["text"] == "bad" else "ok"
 
-    box = Toolbox([ScriptedTool(answer)], clock=clock)
+    box = Toolbox([ScriptedTool(answer)])
     await box.answer("t", [ToolCall("echo", {"text": "a"}, "")], run=1, time_limit_s=None)
     with pytest.raises(ValueError, match="a defect"):
         await box.answer("t", [ToolCall("echo", {"text": "bad"}, "")], run=1, time_limit_s=None)
-    assert box.statistics() == {"echo": ToolStatistics(finished=1, failed=1, mean_run_s=2.0)}
+    assert box.statistics() == {"echo": ToolStatistics(finished=1, failed=1)}
 
 
 async def test_response_of_a_tool_that_cuts_nothing_is_cut_with_its_full_size() -> None:

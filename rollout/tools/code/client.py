@@ -186,14 +186,14 @@ class SlotPool:
         """Waits for a worker, then for a lease, each at most `queue_timeout`. `unbound`: a lease that could not be
         bound, whose place in the queue this one has if the limiter was restarted. `hold`: seconds after which a lease
         that nobody binds ends by itself; 0: an executor binds it. Raises RetryableError."""
-        set_phase(CallPhase.WORKER, self.clock.now())
+        set_phase(CallPhase.WORKER)
         async with contextlib.AsyncExitStack() as held:
             await self._worker(held)
             # Before the lease, which nobody else could use meanwhile. Spread, so that not all try again at once.
             await asyncio.sleep(self.cooldown.pause(self.clock.now()) * random.uniform(0.5, 1.0))  # noqa: S311
             lease = None
             if self._limiter is not None:
-                set_phase(CallPhase.LEASE, self.clock.now())
+                set_phase(CallPhase.LEASE)
                 waiting = self._limiter.lease(
                     bucket=BUCKET, queue_timeout=self.config.queue_timeout, hold=hold, instead_of=unbound
                 )
@@ -202,7 +202,7 @@ class SlotPool:
                 except LimiterError as error:
                     raise RetryableError(str(error)) from error
             now = self.clock.now()
-            set_phase(CallPhase.RUNNING, now)
+            set_phase(CallPhase.RUNNING)
             slot = Slot(lease, now)
             try:
                 with self._watched(now):

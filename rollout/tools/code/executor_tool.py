@@ -100,11 +100,6 @@ class ExecutorTool(Tool):
         return self._settings.mode != "program"
 
     @property
-    def sessions(self) -> int:
-        """Sessions of trajectories that are alive."""
-        return 0 if self._opened is None else self._opened.sessions
-
-    @property
     def waiting_to_begin(self) -> int:
         """Trajectories that wait until the service answers."""
         return self._gate.waiting

@@ -62,11 +62,6 @@ class Runner(ABC):
     """Runs the code of a tool's calls: as programs or sessions at an executor, or at another service. Each
     trajectory is created before its first call, and released once."""
 
-    @property
-    def sessions(self) -> int:
-        """Sessions that are alive."""
-        return 0
-
     @abstractmethod
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Prepares for a trajectory, whose task has these options. Raises InfraError."""

@@ -91,10 +91,6 @@ class SessionRunner(CodeRunner):
         self._language = "bash" if client.config.mode == "shell" else "python"
         self._held: dict[str, _Held] = {}
 
-    @property
-    def sessions(self) -> int:
-        return sum(bool(held.session_id) and not held.lost for held in self._held.values())
-
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
         """Prepares the workspace, if the task names one. The session is made when something is to be run."""
         self._held[trajectory_id] = _Held(trajectory_id)
