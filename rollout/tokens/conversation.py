@@ -128,7 +128,7 @@ class Conversation:
     ) -> str:
         """The text of a prompt and turns, up to where the next turn begins."""
         if tools and not self.has_tools:
-            messages, tools = _with_hermes_tools(messages, tools), ()
+            messages, tools = with_hermes_tools(messages, tools), ()
         conversation: list[Mapping[str, Any]] = [dict(message) for message in messages]
         before = ""
         for number, turn in enumerate(turns):
@@ -232,7 +232,8 @@ def _call_id(index: int) -> str:
     return f"call{index:05d}"
 
 
-def _with_hermes_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+def with_hermes_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages with the tools' signatures in the system turn, for a template without a place for tools."""
     signatures = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     block = _HERMES_TOOLS.format(signatures=signatures)
     if messages and messages[0]["role"] == "system":

@@ -13,7 +13,6 @@ same. `rollout.interop.skyrl.generator.FairboxGenerator` masks it.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import uuid
@@ -27,6 +26,8 @@ from rollout.interop.scores import RowScorer, ground_truth
 from rollout.interop.settings import TrainerSettings, from_mapping
 from rollout.interop.shared import SharedTools
 from rollout.rewards import Sample
+from rollout.tokens.conversation import with_hermes_tools
+from rollout.tokens.tokenizer import Message
 from rollout.tools import parse_tool_calls
 from rollout.tools.code import CodeInterpreter
 
@@ -37,20 +38,6 @@ _LOG = logging.getLogger("fairbox.rollout")
 _STEP_TIMEOUT_S = 900.0
 """Longest wait for the answers of a turn, or its score."""
 
-TOOLS = """# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{signature}
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
-"""The wording that Hermes and Qwen models were trained with."""
 _SPECIAL = re.compile(r"<(\|[^<>|\s]{1,64}\||/?tool_response)>")
 """Marks by which chat templates structure conversations. An environment does not know the tokenizer, so it puts a space
 into everything in a program's output that looks like one."""
@@ -73,14 +60,9 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         self._calls = 0
         self._infra: str | None = None
 
-    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[Message], dict[str, Any]]:
         """The prompt with the tool's signature in its system turn."""
-        signature = json.dumps(CodeInterpreter.default_schema.openai())
-        text = TOOLS.format(signature=signature)
-        if prompt and prompt[0]["role"] == "system":
-            first = {"role": "system", "content": f"{prompt[0]['content']}\n\n{text}"}
-            return [first, *prompt[1:]], {}
-        return [{"role": "system", "content": text}, *prompt], {}
+        return with_hermes_tools(prompt, [CodeInterpreter.default_schema.openai()]), {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Takes a turn of the model. Raises nothing that the model or the service could cause."""
