@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, NoReturn, Protocol
 
@@ -96,21 +97,49 @@ def without_thoughts(text: str) -> str:
     return "".join((*kept, text[position:]))
 
 
-def openings(
-    text: str, opening: re.Pattern[str], start: int = 0, thought: tuple[str, str] = THINK
-) -> re.Match[str] | None:
-    """The next opening mark that is not inside a closed thought."""
-    begins, ends = thought
-    position, found = start, opening.search(text, start)
-    while found is not None:
-        think = text.find(begins, position, found.start() + len(begins))
-        end = -1 if think < 0 else text.find(ends, think)
-        if think < 0 or think > found.start() or end < 0:
-            return found
-        position = end + len(ends)
-        if position > found.start():
-            found = opening.search(text, position)
-    return None
+@dataclass(frozen=True, slots=True)
+class MarkedCalls(ABC):
+    """The base of formats whose calls stand between marks. A format is a row of what stands where."""
+
+    name: str
+    opening: str
+    closing: str = ""
+    """The mark behind a call; empty: there is none."""
+    _: KW_ONLY
+    stops: tuple[str, ...] = ()
+    """Marks beside `opening` and `closing` before which a broken call ends."""
+    thought: tuple[str, str] = THINK
+    around: tuple[str, ...] = ()
+    """Marks around all calls of a turn."""
+    frame: re.Pattern[str] | None = None
+    """Marks of the messages that a turn consists of, which are no part of what is said."""
+
+    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
+        """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
+        return bounded(self._read(text, tools))
+
+    @abstractmethod
+    def _read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall | MalformedCall]:
+        """Yields the calls, in order."""
+
+    def _next(self, text: str, position: int) -> int | None:
+        """End of the next opening mark that is not inside a closed thought."""
+        begins, ends = self.thought
+        found = text.find(self.opening, position)
+        while found >= 0:
+            think = text.find(begins, position, found + len(begins))
+            end = -1 if think < 0 else text.find(ends, think)
+            if think < 0 or think > found or end < 0:
+                return found + len(self.opening)
+            position = end + len(ends)
+            if position > found:
+                found = text.find(self.opening, position)
+        return None
+
+    def _stop(self, text: str, start: int) -> int:
+        """End of a call that can't be read."""
+        found = (text.find(mark, start) for mark in (self.closing, self.opening, *self.stops) if mark)
+        return min((end for end in found if end >= 0), default=len(text))
 
 
 def read_json(text: str, start: int) -> tuple[Any, int, Exception | None]:

@@ -16,11 +16,9 @@ from typing import Any, Final
 
 from rollout.tools.formats.calls import (
     MAX_DEPTH,
-    THINK,
     MalformedCall,
+    MarkedCalls,
     ToolCall,
-    bounded,
-    openings,
     shorten,
     skip_space,
 )
@@ -46,13 +44,10 @@ class _Broken(ValueError):
     """The call can't be read; the text says why, as a clause."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralFormat:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteralFormat(MarkedCalls):
     """One format, by its marks."""
 
-    name: str
-    opening: str
-    closing: str
     head: re.Pattern[str]
     """The name, as group 1, up to the first argument."""
     end: str
@@ -63,28 +58,17 @@ class LiteralFormat:
     """Strings lie between `<|"|>`, and not in quotes."""
     listed: bool = False
     """Calls stand in a list, `[` and `]`."""
-    thought: tuple[str, str] = THINK
-    around: tuple[str, ...] = ()
-    """Marks around all calls of a turn."""
 
-    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
-        return bounded(self._read(text))
-
-    def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
-        opening = re.compile(re.escape(self.opening))
+    def _read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall | MalformedCall]:
         position = 0
-        while (mark := openings(text, opening, position, self.thought)) is not None:
-            position = mark.end()
-            reader = _Reader(self, text, position)
+        while (start := self._next(text, position)) is not None:
+            reader = _Reader(self, text, start)
             try:
                 yield from reader.calls()
                 position = reader.at
             except _Broken as broken:
-                ends = (text.find(each, position) for each in (self.closing, self.opening))
-                stop = min((at for at in ends if at >= 0), default=len(text))
-                yield MalformedCall(str(broken), text[position:stop].strip(), reader.name)
-                position = stop
+                position = self._stop(text, start)
+                yield MalformedCall(str(broken), text[start:position].strip(), reader.name)
 
 
 class _Reader:

@@ -37,14 +37,12 @@ from typing import Any
 
 from rollout.tools.formats.calls import (
     KEYS,
-    THINK,
     CallKeys,
     MalformedCall,
+    MarkedCalls,
     ToolCall,
-    bounded,
     checked_call,
     json_problem,
-    openings,
     read_json,
     shorten,
     skip_space,
@@ -53,16 +51,10 @@ from rollout.tools.formats.calls import (
 _SPACE = re.compile(r"\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedFormat:
-    """One format, by what stands around the JSON."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedFormat(MarkedCalls):
+    """One format, by what stands around the JSON. If `closing` is empty, nothing must follow it."""
 
-    name: str
-    opening: str
-    closing: str = ""
-    """The mark that must follow the JSON; empty: nothing must."""
-    stops: tuple[str, ...] = ()
-    """Marks beside `opening` and `closing` before which a broken call ends."""
     head: re.Pattern[str] | None = None
     """Text before the JSON of arguments, with the groups `name` or `fenced`, and `id`. If it is None, or not there,
     the JSON has the name itself."""
@@ -80,28 +72,13 @@ class MarkedFormat:
     """Keys of a call that has its name in the JSON."""
     keyed: bool = False
     """A call is an object with one key, its name, and the arguments as the value."""
-    thought: tuple[str, str] = THINK
-    around: tuple[str, ...] = ()
-    """Marks around all calls of a turn."""
-    frame: re.Pattern[str] | None = None
-    """Marks of the messages that a turn consists of, which are no part of what is said."""
 
-    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
-        return bounded(self._read(text))
-
-    def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
-        opening = re.compile(re.escape(self.opening))
-        start = 0 if self.begun else self._next(text, opening, 0)
+    def _read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall | MalformedCall]:
+        start = 0 if self.begun else self._next(text, 0)
         while start is not None:
             found, position, more = self._calls(text, start)
             yield from found
-            start = position if more else self._next(text, opening, position)
-
-    def _next(self, text: str, opening: re.Pattern[str], position: int) -> int | None:
-        """End of the next opening mark."""
-        mark = openings(text, opening, position, self.thought)
-        return None if mark is None else mark.end()
+            start = position if more else self._next(text, position)
 
     def _calls(self, text: str, start: int) -> tuple[Iterable[ToolCall | MalformedCall], int, bool]:
         """The calls behind the mark that ends at `start`, where to go on, and whether another call follows there."""
@@ -150,11 +127,6 @@ class MarkedFormat:
             ((name, arguments),) = value.items()
             value = {self.keys.name: name, self.keys.arguments: arguments}
         return checked_call(value, raw, self.keys)
-
-    def _stop(self, text: str, start: int) -> int:
-        """End of a call that can't be read."""
-        found = (text.find(mark, start) for mark in (self.closing, self.opening, *self.stops) if mark)
-        return min((end for end in found if end >= 0), default=len(text))
 
 
 HERMES = MarkedFormat("hermes", "<tool_call>", "</tool_call>")

@@ -33,10 +33,9 @@ from rollout.tools.formats.calls import (
     MAX_DEPTH,
     THINK,
     MalformedCall,
+    MarkedCalls,
     ToolCall,
-    bounded,
     is_deep,
-    openings,
     shorten,
     skip_space,
 )
@@ -47,21 +46,17 @@ _TEXT = ("string", "true")
 """Kinds, as marks name them, of arguments that are text."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedFormat:
-    """One format, by its marks. Patterns are matched where the mark before them ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggedFormat(MarkedCalls):
+    """One format, by its marks: `opening` begins a call, up to its name, and `closing` follows the last argument.
+    Patterns are matched where the mark before them ends."""
 
-    name: str
-    opening: str
-    """The beginning of a call, up to its name."""
     head: re.Pattern[str]
     """The name, as group 1, and what follows it up to the first argument."""
     parameter: re.Pattern[str]
     """The beginning of an argument, with the groups `key`, and, where they have them, `kind` and `cdata`."""
     parameter_end: str
     """The mark behind an argument; `{key}` stands for its name."""
-    closing: str
-    """The mark behind the last argument."""
     shown: str
     """An argument's beginning as a malformed call is told of it."""
     outer: str = ""
@@ -70,21 +65,11 @@ class TaggedFormat:
     """One line break on each side of an argument's text belongs to the marks."""
     nested: str = ""
     """The beginning of each mark, where lists and objects are arguments in marks again; empty: they are JSON."""
-    thought: tuple[str, str] = THINK
-    around: tuple[str, ...] = ()
-    """Marks around all calls of a turn."""
-    frame: re.Pattern[str] | None = None
-    """Marks of the messages that a turn consists of, which are no part of what is said."""
 
-    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
-        return bounded(self._read(text, _schemas(tools)))
-
-    def _read(self, text: str, schemas: _Schemas) -> Iterator[ToolCall | MalformedCall]:
-        opening = re.compile(re.escape(self.opening))
-        position = 0
-        while (mark := openings(text, opening, position, self.thought)) is not None:
-            call, position = self._call(text, mark.end(), schemas)
+    def _read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall | MalformedCall]:
+        schemas, position = _schemas(tools), 0
+        while (start := self._next(text, position)) is not None:
+            call, position = self._call(text, start, schemas)
             yield call
 
     def _call(self, text: str, start: int, schemas: _Schemas) -> tuple[ToolCall | MalformedCall, int]:
@@ -126,11 +111,6 @@ class TaggedFormat:
             return MalformedCall(f"it is not closed: {self.closing} is missing", raw, name), stop
         problem = f"{self.shown} or {self.closing} must follow, but there is {shorten(text[after:stop])}"
         return MalformedCall(problem, raw, name), stop
-
-    def _stop(self, text: str, start: int) -> int:
-        """End of a call that can't be read."""
-        found = (text.find(mark, start) for mark in (self.closing, self.opening))
-        return min((at for at in found if at >= 0), default=len(text))
 
     def _value(self, text: str, kind: str | None, schema: Mapping[str, Any]) -> Any:
         if self.padded:

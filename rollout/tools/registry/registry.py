@@ -5,8 +5,8 @@
         config: {num_workers: 10, mode: session}
         tool_schema: {type: function, function: {name: python, ...}}    # may be left out
 
-XX
-name; an error names the key by its path, `tools[1].config.top_k`. Loading imports the classes and opens nothing.
+Unknown keys and bad values are errors, and so are two tools of one name; an error names the key by its path,
+`tools[1].config.top_k`. Loading imports the classes and opens nothing.
 """
 
 from __future__ import annotations
