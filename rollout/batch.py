@@ -11,11 +11,10 @@ Torch is imported when a batch is made, and not before.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
@@ -44,7 +43,7 @@ class MaskedRows(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """B rows; P is the width of prompts, R that of responses. Tensors are on the CPU until `to` moves them."""
+    """B rows; P is the width of prompts, R that of responses. Tensors are on the CPU."""
 
     prompts: torch.Tensor
     """int64 [B, P]: ids, padded on the left."""
@@ -113,16 +112,6 @@ class RolloutBatch:
 
     def __len__(self) -> int:
         return len(self.uids)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor by its name."""
-        named = (field.name for field in dataclasses.fields(self) if field.type == "torch.Tensor")
-        return {name: getattr(self, name) for name in named}
-
-    def to(self, device: torch.device | str) -> RolloutBatch:
-        """The same batch with its tensors on `device`."""
-        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in self.tensors().items()}
-        return dataclasses.replace(self, **moved)
 
 
 @dataclass(frozen=True, slots=True)

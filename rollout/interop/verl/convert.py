@@ -60,12 +60,11 @@ def data_proto(batch: RolloutBatch, *, meta_info: dict[str, Any] | None = None) 
     `rollout_log_probs` and `rm_scores` float32. `non_tensor_batch`: `uid`, `__num_turns__`, `request_id`, `masked`,
     `scored`, `cause`, `is_last_step`, `stop_reason`. The uid of a masked row is its own: `UID/masked/TRAJECTORY`.
     """
-    tensors = batch.tensors()
     names = ("prompts", "responses", "input_ids", "attention_mask", "position_ids", "response_mask")
     rows = zip(batch.uids, batch.masked.tolist(), batch.trajectory_ids, strict=True)
     uids = [f"{uid}/masked/{trajectory_id}" if masked else uid for uid, masked, trajectory_id in rows]
     return DataProto.from_dict(
-        tensors={name: tensors[name] for name in names}
+        tensors={name: getattr(batch, name) for name in names}
         | {"rollout_log_probs": batch.rollout_log_probs, "rm_scores": batch.token_rewards},
         non_tensors={
             "uid": np.array(uids, dtype=object),
