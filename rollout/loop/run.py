@@ -314,7 +314,7 @@ class TrajectoryRun:
             else:
                 state.begin_part(part)
             answers = enumerate(zip(texts, refs, strict=True))
-            state.messages += [chat.tool_message(text, ref, index) for index, (text, ref) in answers]
+            state.messages += [chat.conversation.tool_message(text, ref, index) for index, (text, ref) in answers]
         return following
 
     async def _answer(self, decision: CallTools) -> Answered:

@@ -74,7 +74,7 @@ class ChatTemplate:
     def prompt_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The text that `prompt_ids` encodes."""
         _check_text(messages)
-        return self.conversation.prompt(messages, tools)
+        return self.conversation.whole(messages, tools, ())
 
     def between_turns(self, answers: Sequence[str], *, ended: bool, refs: Sequence[CallRef] = ()) -> tuple[int, ...]:
         """Ids between a sampled turn and the next one, with the tools' answers, in their order.
@@ -118,10 +118,6 @@ class ChatTemplate:
         except ChatTemplateError:
             return False
         return not after.startswith(before.rstrip())
-
-    def tool_message(self, text: str, ref: CallRef, index: int) -> Message:
-        """The `index`-th answer to a turn's calls as a message."""
-        return self.conversation.tool_message(text, ref, index)
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
@@ -173,10 +169,6 @@ class ChatTemplate:
         for token in self._tokenizer.special_tokens:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
-
-    def has_token(self, text: str) -> bool:
-        """Says whether the tokenizer has `text` as one special token."""
-        return text in self._tokenizer.special_tokens
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text, special tokens recognised."""

@@ -114,10 +114,6 @@ class Conversation:
         if _ANSWER not in self.between((_ANSWER,)):
             raise ChatTemplateError("the chat template leaves out what tools answer")
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-        """The text up to where the first turn begins."""
-        return self.whole(messages, tools, ())
-
     def between(self, answers: Sequence[str], refs: Sequence[CallRef] = ()) -> str:
         """The text from the end of a turn to the beginning of the next one."""
         turn = MessageTurn(_SENTINEL, tuple(answers), tuple(refs))

@@ -165,7 +165,7 @@ def _start(tokenizer: Tokenizer) -> tuple[tuple[Message, ...], bool]:
 def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm) -> Findings:
     """Grows the conversation to its full length, and keeps the first difference of each kind."""
     tools = [PROBE_TOOL] if conversation.has_tools else []
-    prompt = conversation.prompt(conversation.start, tools)
+    prompt = conversation.whole(conversation.start, tools, ())
     turns: list[MessageTurn] = []
     openings = [opened_thinking(prompt)]
     differences: dict[PieceKind, tuple[Difference, int]] = {}

@@ -209,7 +209,7 @@ def test_answers_carry_the_ids_that_the_model_gave_its_calls(extended: HubTokeni
         '[TOOL_RESULTS]{"content": 1, "call_id": "a1B2c3D4e"}[/TOOL_RESULTS]'
         '[TOOL_RESULTS]{"content": 2, "call_id": "call00001"}[/TOOL_RESULTS]'
     )
-    assert chat.tool_message("1", refs[0], 0)["tool_call_id"] == "a1B2c3D4e"
+    assert chat.conversation.tool_message("1", refs[0], 0)["tool_call_id"] == "a1B2c3D4e"
 
 
 def test_answers_name_the_function_where_the_template_does(extended: HubTokenizer) -> None:

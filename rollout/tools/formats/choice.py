@@ -75,5 +75,5 @@ def template_format(chat: ChatTemplate) -> ToolCallFormat | None:
                 read = [(call.name, call.arguments) for call in calls if isinstance(call, ToolCall)]
                 if read == [(PROBE_NAME, arguments)] and len(calls) == 1:
                     return candidate
-    marked = (candidate for candidate in (KIMI_K2, LFM2, GRANITE3) if chat.has_token(candidate.opening))
+    marked = (candidate for candidate in (KIMI_K2, LFM2, GRANITE3) if candidate.opening in chat.special_tokens)
     return next(marked, None)
