@@ -100,16 +100,15 @@ async def open_loop(
     *,
     executor: str,
     limiter: str,
-    specs: Sequence[ToolSpec] | None = None,
+    specs: Sequence[ToolSpec],
     journal: RunJournal | None = None,
 ) -> AsyncIterator[AgentLoop]:
-    """A loop whose engine and tools are open; they are closed on leaving. The services are `host:port`; `specs` None
-    is `tool_specs(config)`."""
+    """A loop whose engine and tools are open; they are closed on leaving. The services are `host:port`."""
     async with contextlib.AsyncExitStack() as stack:
         instance = f"{socket.gethostname()}:{os.getpid()}"
         await stack.enter_async_context(open_traces(config, service="rollout", instance=instance))
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
-        tools = await stack.enter_async_context(open_tools(tool_specs(config) if specs is None else specs, services))
+        tools = await stack.enter_async_context(open_tools(specs, services))
         engine = await stack.enter_async_context(open_engine(config.engine, model_dir, ray_address=config.ray_address))
         chat = await load_apart(partial(config.chat.load, model_dir))
         yield AgentLoop(

@@ -82,10 +82,10 @@ async def open_player(
     *,
     executor: str,
     limiter: str,
-    specs: Sequence[ToolSpec] | None = None,
-    journal: RunJournal | None = None,
+    specs: Sequence[ToolSpec],
+    journal: RunJournal | None,
 ) -> AsyncIterator[RolloutBackend]:
-    """As `config.ray` says. The services are `host:port`; `specs` None is `tool_specs(config)`."""
+    """As `config.ray` says. The services are `host:port`."""
     factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter, specs=specs)
     if config.ray:
         async with _over_ray(config, model_dir, factory) as backend:
