@@ -88,7 +88,6 @@ _ENUMS = {
     "Cases of grading": "executor_service.grading.model:Verdict",
     "Why a trajectory stopped": "rollout.loop.limits:StopReason",
     "States of a trajectory": "rollout.loop.state:RequestState",
-    "Why a trajectory was not handed over": "rollout.loop.groups:DropReason",
     "Tool calls": "rollout.tools.base:ToolOutcome",
     "Groups of training": "rollout.training.rollouts.staleness:GroupEnd",
     "Requests that an executor refused": "executor_service.runs.tally:Refusal",

@@ -1,7 +1,7 @@
 """The life of a trajectory: its state machine, its limits, the loop that plays it and the runner of many."""
 
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import DropReason, GroupEnded, GroupScheduler, Schedule
+from rollout.loop.groups import GroupEnded, GroupScheduler, Schedule
 from rollout.loop.limits import Limits, StopReason, Usage
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.run import TrajectoryRun
@@ -13,7 +13,6 @@ __all__ = [
     "AgentLoop",
     "BranchPoint",
     "CallTools",
-    "DropReason",
     "Finish",
     "Generate",
     "GroupEnded",

@@ -23,23 +23,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from fairbox.errors import FieldError, FieldErrors
 
 _RETRY_AFTER_S = 0.5
 """Lets a service that is being restarted come back; doubled with each attempt."""
-
-
-class DropReason(StrEnum):
-    """Why a trajectory was not handed over."""
-
-    STRAGGLER = "straggler"
-    """Its group was full without it."""
-    ENOUGH_GROUPS = "enough_groups"
-    """`keep_groups` were complete without its own."""
-    DEADLINE = "deadline"
-    """The run's time was over."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +87,8 @@ class GroupEnded:
     """Nothing of task `group` comes any more."""
 
     group: int
-    complete: bool
-    """Says whether all its samples were handed over."""
-    scored: int
-    masked: int
-    """Masked trajectories among those handed over."""
     dropped: int
     """Started and not handed over."""
-    why: DropReason | None
-    """Why those were dropped; None: none was."""
     indices: range
     """Indices of its trajectories, started or not."""
 
@@ -205,7 +186,7 @@ class GroupScheduler:
     def poll(self, now: float) -> Iterator[Decision]:
         """Yields the decisions to carry out now, in order."""
         if self._deadline is not None and now >= self._deadline:
-            self._end_all(DropReason.DEADLINE)
+            self._end_all()
         while self._out:
             decision = self._out.popleft()
             if not (isinstance(decision, Cancel) and decision.index not in self._attempts):  # else it was faster
@@ -245,26 +226,22 @@ class GroupScheduler:
         enough = self._schedule.keep_groups
         if enough is not None:
             self._out += (HandOver(index, group.number) for index in group.kept)
-        self._end(group, DropReason.STRAGGLER, complete=True)
+        self._end(group, complete=True)
         self._complete += group.scored > 0  # a group without any score teaches nothing
         if self._complete == enough:
-            self._end_all(DropReason.ENOUGH_GROUPS)
+            self._end_all()
 
-    def _end_all(self, why: DropReason) -> None:
+    def _end_all(self) -> None:
         for group in self._groups:
             if not group.over:
-                self._end(group, why, complete=False)
+                self._end(group, complete=False)
 
-    def _end(self, group: _Group, why: DropReason, *, complete: bool) -> None:
+    def _end(self, group: _Group, *, complete: bool) -> None:
         handed_over = complete or self._schedule.keep_groups is None
         dropped = len(group.running) + len(group.retrying) + len(group.spare) + len(group.kept) * (not handed_over)
         group.over, group.to_start = True, 0
         self._open -= 1
         self._again = [entry for entry in self._again if entry[1] not in group.retrying]
         self._out += map(Cancel, sorted(group.running))
-        kept = len(group.kept) * handed_over
-        scored = group.scored * handed_over
         indices = range(group.number * self._each, (group.number + 1) * self._each)
-        self._out.append(
-            GroupEnded(group.number, complete, scored, kept - scored, dropped, why if dropped else None, indices)
-        )
+        self._out.append(GroupEnded(group.number, dropped, indices))

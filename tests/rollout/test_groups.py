@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
-from rollout.loop import DropReason, GroupEnded, GroupScheduler, Schedule
+from rollout.loop import GroupEnded, GroupScheduler, Schedule
 from rollout.loop.groups import Cancel, Decision, HandOver, Start
 
 
@@ -25,6 +25,7 @@ class World:
         self.started: list[tuple[int, int]] = []
         self.cancelled: list[int] = []
         self.kept: list[int] = []
+        self.scored: set[int] = set()
         self.groups: list[GroupEnded] = []
         self.poll()
 
@@ -53,6 +54,8 @@ class World:
 
     def end(self, index: int, *, masked: bool = False, again: bool = False, poll: bool = True) -> None:
         self.running.remove(index)
+        if not masked:
+            self.scored.add(index)
         self.scheduler.ended(index, masked=masked, again=again, now=self.now)
         if poll:
             self.poll()
@@ -79,7 +82,7 @@ def test_a_full_group_ends_its_stragglers_and_starts_no_more_of_it() -> None:
     assert world.running == [1, 2, 3]
     world.end(2)
     assert world.cancelled == [1, 3]
-    assert world.groups == [GroupEnded(0, True, 2, 0, 2, DropReason.STRAGGLER, range(4))]
+    assert (world.kept, world.groups) == ([0, 2], [GroupEnded(0, 2, range(4))])
     assert world.running == [1, 3, 4]  # the places of the cancelled are theirs until they have ended
     world.end_cancelled()
     assert world.running == [4, 5, 6]
@@ -94,7 +97,7 @@ def test_a_masked_one_is_kept_only_when_nothing_can_fill_its_place() -> None:
     assert world.kept == [0]
     world.end(2)
     assert world.kept == [0, 2]
-    assert world.groups == [GroupEnded(0, True, 1, 1, 1, DropReason.STRAGGLER, range(3))]
+    assert world.groups == [GroupEnded(0, 1, range(3))]
 
 
 def test_without_extras_a_masked_one_is_handed_over_at_once() -> None:
@@ -129,13 +132,7 @@ def test_the_run_ends_with_the_last_group_that_is_wanted() -> None:
     world.end(4)
     world.end(1)
     assert world.kept == [2, 3, 0, 1]
-    assert [(ended.group, ended.complete, ended.dropped) for ended in world.groups] == [
-        (1, True, 0),
-        (0, True, 0),
-        (2, False, 2),
-        (3, False, 2),
-    ]
-    assert {ended.why for ended in world.groups} == {None, DropReason.ENOUGH_GROUPS}
+    assert [(ended.group, ended.dropped) for ended in world.groups] == [(1, 0), (0, 0), (2, 2), (3, 2)]
     world.end_cancelled()
     assert world.scheduler.done
 
@@ -157,11 +154,7 @@ def test_at_the_deadline_everything_ends() -> None:
     world.now = 10.0
     world.poll()
     assert world.cancelled == sorted(world.running)
-    assert [(ended.complete, ended.scored, ended.dropped, ended.why) for ended in world.groups] == [
-        (False, 1, 1, DropReason.DEADLINE),
-        (False, 0, 2, DropReason.DEADLINE),
-        (False, 0, 2, DropReason.DEADLINE),
-    ]
+    assert (world.kept, [ended.dropped for ended in world.groups]) == ([0], [1, 2, 2])
     world.end_cancelled()
     assert world.scheduler.done
     assert world.scheduler.wake_at is None
@@ -212,13 +205,10 @@ def test_whatever_happens_complete_groups_are_whole_and_everything_ends(data: st
     assert world.scheduler.done
     assert sorted(ended.group for ended in world.groups) == list(range(tasks))
     of_group = Counter(world.scheduler.group_of(index) for index in world.kept)
-    for ended in world.groups:
-        assert of_group[ended.group] == ended.scored + ended.masked
-        assert ended.complete == (of_group[ended.group] == samples)
-        assert (ended.dropped == 0) == (ended.why is None)
     begun = [index for index, attempt in world.started if attempt == 1]
     assert len(set(begun)) == len(begun) == len(world.kept) + sum(ended.dropped for ended in world.groups)
     if limit is None and keep is None:
-        assert all(ended.complete for ended in world.groups)
+        assert [of_group[group] for group in range(tasks)] == [samples] * tasks
     if keep is not None:
-        assert sum(ended.scored > 0 for ended in world.groups if ended.complete) <= keep
+        assert set(of_group.values()) <= {samples}
+        assert len({world.scheduler.group_of(index) for index in world.kept if index in world.scored}) <= keep
