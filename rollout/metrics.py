@@ -23,7 +23,7 @@ import json
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from executor_service import Cause
@@ -149,18 +149,14 @@ def _per(count: int, turns: int) -> float:
 
 class RolloutMetrics:
     """`add` each trajectory of a step or a run; `flat()` is what trainers log, the attributes are sums over all, masked
-    ones included. It holds some floats of each, and neither tokens nor text. `known_code` holds the programs of worked
-    examples."""
+    ones included. It holds some floats of each, and neither tokens nor text."""
 
-    def __init__(self, known_code: Collection[str] = ()) -> None:
-        self._known_code = {code.strip() for code in known_code}
+    def __init__(self) -> None:
         self.trajectories = self.masked = self.turns = 0
         self.retried = 0
         """Trajectories that took more than one attempt."""
         self.unscored = 0
         """Masked trajectories that were played, but that nothing could score."""
-        self.own_code = 0
-        """Trajectories in which code that is not a worked example's really ran."""
         self.stops: Counter[StopReason] = Counter()
         self.causes: Counter[Cause] = Counter()
         self.outcomes: Counter[ToolOutcome] = Counter()
@@ -168,7 +164,6 @@ class RolloutMetrics:
         self.tokens: Counter[str] = Counter(prompt=0, sampled=0, tool=0)
         self.phase_s: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds by phase; calls side by side add up."""
-        self._infra = self._timeouts = 0
         self._scored_stops: Counter[StopReason] = Counter()
         self._tokens: list[int] = []
         """Sampled and tool tokens of each trajectory that is not masked."""
@@ -203,7 +198,6 @@ class RolloutMetrics:
         self._sum_up(result)
         if result.masked:
             return
-        self._timeouts += result.stop_reason is StopReason.TOOL_TIME
         self._scored_stops[result.stop_reason] += 1
         self._tokens.append(sum(len(part.response_ids) for part in result.parts))
         self._turn_tokens += (len(turn) for part in result.parts for turn in part.turns)
@@ -226,12 +220,9 @@ class RolloutMetrics:
     def _sum_up(self, result: TrajectoryResult) -> None:
         self.trajectories += 1
         self.masked += result.masked
-        self._infra += result.masked and result.cause is Cause.INFRA
         self.unscored += result.unscored
         self.retried += result.attempts > 1
         self.turns += result.turns
-        ran = [(call.arguments or {}).get("code") for call in result.tool_calls if call.outcome.ran]
-        self.own_code += any(isinstance(code, str) and code.strip() not in self._known_code for code in ran)
         self.stops[result.stop_reason] += 1
         self.causes[result.cause] += 1
         self.outcomes.update(call.outcome for call in result.tool_calls)
@@ -252,8 +243,8 @@ class RolloutMetrics:
         figures: dict[str, float] = {
             "generate/num_trajectories": self.trajectories,
             "generate/num_masked": self.masked,
-            "generate/num_errors": self._infra,
-            "generate/num_timeouts": self._timeouts,
+            "generate/num_errors": self.causes[Cause.INFRA],
+            "generate/num_timeouts": self._scored_stops[StopReason.TOOL_TIME],
             "generate/num_retried": self.retried,
             **{f"stop/{reason}": self._scored_stops[reason] / count if count else 0.0 for reason in StopReason},
         }

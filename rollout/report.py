@@ -111,7 +111,6 @@ def closing_table(run: FinishedRun) -> Table:
         table.add_row(f"tool {name}", f"{calls.finished} calls answered, {calls.failed} failed{mean}")
     if conduct := _conduct(flat):
         table.add_row("search", conduct)
-    table.add_row("ran code of their own", f"{figures.own_code} rollouts")
     cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"
     table.add_row(
         "tokens",
@@ -142,7 +141,6 @@ def write_summary(run: FinishedRun) -> Path:
         "unscored": figures.unscored,
         "scored": figures.scored,
         "score_mean": figures.mean_score,
-        "own_code": figures.own_code,
         "turns": figures.turns,
         "stops": figures.stops,
         "causes": figures.causes,

@@ -39,7 +39,6 @@ from rollout.engine_choice import require_engine
 from rollout.engines.base import EngineStatistics
 from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentWithServices
-from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.figures import open_figures, outcome_metrics, progress_metrics, service_metrics
 from rollout.journal import RunJournal
@@ -201,7 +200,7 @@ async def _roll(
     stop: asyncio.Event,
     journal: RunJournal | None,
 ) -> bool:
-    metrics = RolloutMetrics([example.code for example in EXAMPLES])
+    metrics = RolloutMetrics()
     began = time.monotonic()
     planned = min(len(tasks), config.keep_groups or len(tasks)) * config.samples_per_prompt
     with RunProgress(console, planned) as progress:

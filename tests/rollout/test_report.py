@@ -21,8 +21,8 @@ from rollout.tools import ToolOutcome
 from tests.interop.results import result, sampled, tool
 
 
-def finished(code: str = "print(1)", outcome: ToolOutcome = ToolOutcome.OK) -> TrajectoryResult:
-    call = ToolCallRecord(1, "code_interpreter", {"code": code}, "{}", outcome, "1")
+def finished(outcome: ToolOutcome = ToolOutcome.OK) -> TrajectoryResult:
+    call = ToolCallRecord(1, "code_interpreter", {"code": "print(1)"}, "{}", outcome, "1")
     times = PhaseTimes(1.0, 2.0, 3.0, 4.0, 10.0)
     return result([1, 2, 3], sampled([4, 5]), tool([6]), sampled([7]), tool_calls=(call,), times=times, reward=1.0)
 
@@ -58,15 +58,6 @@ def test_parts_of_rewards_have_means_over_those_that_have_them() -> None:
     text = shown(summary, EngineStatistics())
     assert "a 0.500, b 0.500" in text
     assert "1, 1 could not be scored, 0 rollouts were tried again" in text
-
-
-def test_only_code_of_their_own_that_ran_counts() -> None:
-    summary = RolloutMetrics(known_code=["print('example')"])
-    summary.add(finished("print('example')\n"))
-    summary.add(finished(outcome=ToolOutcome.BAD_ARGUMENTS))
-    assert summary.own_code == 0
-    summary.add(finished(outcome=ToolOutcome.PROGRAM_ERROR))
-    assert summary.own_code == 1
 
 
 def test_table_shows_the_sums() -> None:
