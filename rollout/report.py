@@ -8,12 +8,11 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -34,38 +33,23 @@ _NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease"
 """Figures of what engines and tools do now, which is nothing at the end."""
 
 
-class RunProgress:
-    """`with RunProgress(console, total) as progress: progress.show(figures, statistics)`."""
+@contextlib.contextmanager
+def run_progress(console: Console, total: int) -> Iterator[Callable[[RolloutMetrics, EngineStatistics], None]]:
+    """A progress bar while the block runs: yields what draws where the run is."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(TextColumn("rollouts"), *columns, console=console) as bar:
+        rollouts = bar.add_task("rollouts", total=total, note="")
 
-    def __init__(self, console: Console, total: int) -> None:
-        self._progress = Progress(
-            TextColumn("rollouts"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-        )
-        self._task = self._progress.add_task("rollouts", total=total, note="")
+        def show(figures: RolloutMetrics, engine: EngineStatistics) -> None:
+            speed = engine.sampled_tokens / engine.busy_s if engine.busy_s else 0.0
+            mean = "-" if figures.mean_score is None else f"{figures.mean_score:.2f}"
+            ran = sum(count for outcome, count in figures.outcomes.items() if outcome.ran)
+            note = f"score {mean}  programs {ran}  {speed:.0f} tokens/s"
+            if figures.masked:
+                note += f"  masked {figures.masked}"
+            bar.update(rollouts, completed=figures.trajectories, note=note)
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, figures: RolloutMetrics, engine: EngineStatistics) -> None:
-        """Draws where the run is."""
-        speed = engine.sampled_tokens / engine.busy_s if engine.busy_s else 0.0
-        mean = "-" if figures.mean_score is None else f"{figures.mean_score:.2f}"
-        ran = sum(count for outcome, count in figures.outcomes.items() if outcome.ran)
-        note = f"score {mean}  programs {ran}  {speed:.0f} tokens/s"
-        if figures.masked:
-            note += f"  masked {figures.masked}"
-        self._progress.update(self._task, completed=figures.trajectories, note=note)
+        yield show
 
 
 @dataclass(frozen=True, slots=True)

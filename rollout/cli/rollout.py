@@ -48,7 +48,7 @@ from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
 from rollout.metrics import RolloutMetrics
 from rollout.ray.cluster import ray_cluster
-from rollout.report import FinishedRun, RunProgress, closing_table, write_summary
+from rollout.report import FinishedRun, closing_table, run_progress, write_summary
 from rollout.rewards import RewardServices
 from rollout.services import open_services
 from rollout.tokens.chat import ChatTemplate
@@ -203,14 +203,14 @@ async def _roll(
     metrics = RolloutMetrics()
     began = time.monotonic()
     planned = min(len(tasks), config.keep_groups or len(tasks)) * config.samples_per_prompt
-    with RunProgress(console, planned) as progress:
+    with run_progress(console, planned) as show:
 
         def sink(result: TrajectoryResult, task: Task) -> None:
             decode = backend.chat.decode_plain
             record = record_of(result, task, step=config.step, model=backend.model_name, decode=decode)
             dump.write(record)
             metrics.add(result, record["metrics"])
-            progress.show(metrics, backend.engine())
+            show(metrics, backend.engine())
 
         runner = RolloutRunner(
             backend.loop,
