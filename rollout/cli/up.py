@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.extras import MissingExtra, require
-from fairbox.net.ports import free_port
+from fairbox.net.ports import free_port, free_ports
 from fairbox.net.serving import check_address, run_service, try_port, until_stopped
 from fairbox.telemetry.program import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts, own_python
@@ -19,6 +19,8 @@ from rollout.stack import LocalStack, StackPorts, own_python
 LEVELS = ("auto", "namespaces", "landlock")
 _GATEWAY = "127.0.0.1:8080"
 """SandboxFusion's own port, which others like too: without a setting, a machine on which it is taken has no gateway."""
+_ADDRESSES = ("limiter", "limiter_admin", "executor", "gateway")
+"""Settings that are addresses to listen on."""
 _MAX_HOLD_S = 3600.0
 """Seconds of a lease that no executor binds: for programs that run at another sandbox (`tool.sandbox_fusion_url`)."""
 
@@ -37,9 +39,7 @@ class UpConfig(TelemetrySettings):
     )
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on; port 0: a free one.")
     limiter_admin: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service.")
-    limiter_health: str = setting("127.0.0.1:50062", help="Address of the limiter's health service.")
     executor: str = setting("127.0.0.1:50051", help="Address that the executor listens on; port 0: a free one.")
-    executor_health: str = setting("127.0.0.1:50061", help="Address of the executor's health service.")
     gateway: str = setting(_GATEWAY, help="Address of SandboxFusion's HTTP interface; empty: none.")
     limiter_metrics: str = setting("", help="Address of the limiter's metrics, e.g. 127.0.0.1:9465; empty: none.")
     executor_metrics: str = setting("", help="Address of the executor's metrics, e.g. 127.0.0.1:9464; empty: none.")
@@ -47,24 +47,15 @@ class UpConfig(TelemetrySettings):
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""
         self.validate_telemetry()
-        for name, address in asdict(self._asked()).items():
+        for name in _ADDRESSES:
+            address = getattr(self, name)
             if address or name != "gateway":
                 check_address(address, insecure=self.insecure, setting=name)
-
-    def _asked(self) -> StackPorts:
-        return StackPorts(
-            limiter=self.limiter,
-            limiter_admin=self.limiter_admin,
-            limiter_health=self.limiter_health,
-            executor=self.executor,
-            executor_health=self.executor_health,
-            gateway=self.gateway,
-        )
 
     def ports(self) -> tuple[StackPorts, str]:
         """Addresses that can be had now, with numbers for ports 0; and why there is no gateway, though no setting said
         so. Raises FairboxError for one that is taken."""
-        asked, problem = self._asked(), ""
+        found, problem = {name: str(getattr(self, name)) for name in _ADDRESSES}, ""
         try:
             if self.gateway:
                 require("gateway", "gateway", "aiohttp")
@@ -72,14 +63,14 @@ class UpConfig(TelemetrySettings):
         except (MissingExtra, FairboxError) as error:
             if self.gateway != _GATEWAY:
                 raise
-            asked, problem = replace(asked, gateway=""), str(error)
-        found = {}
-        for name, address in asdict(asked).items():
+            found["gateway"], problem = "", str(error)
+        for name, address in found.items():
             host, _, port = address.rpartition(":")
             found[name] = f"{host}:{free_port(host.strip('[]'))}" if port == "0" else address
             if address:
                 _try(found[name], name)
-        return StackPorts(**found), problem
+        limiter_health, executor_health = (f"127.0.0.1:{port}" for port in free_ports(2))  # for this process alone
+        return StackPorts(**found, limiter_health=limiter_health, executor_health=executor_health), problem
 
 
 def main(argv: Sequence[str]) -> int:

@@ -39,7 +39,7 @@ class Service:
 
 def ports_as_settings(ports: StackPorts) -> list[str]:
     """The words that make `fairbox up` listen there, and nowhere that another test may have taken."""
-    return [f"{name}={address}" for name, address in asdict(ports).items()]
+    return [f"{name}={address}" for name, address in asdict(ports).items() if not name.endswith("_health")]
 
 
 def start(tmp_path: Path, *args: str, ahead: bool = False) -> Service:

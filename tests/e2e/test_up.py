@@ -37,7 +37,7 @@ def beyond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
 @pytest.fixture(scope="module")
 def anywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Words with which one that may choose its ports says where it is."""
-    names = ("limiter", "limiter_admin", "limiter_health", "executor", "executor_health", "gateway")
+    names = ("limiter", "limiter_admin", "executor", "gateway")
     with up(tmp_path_factory.mktemp("anywhere"), *(f"{name}=127.0.0.1:0" for name in names)) as (_, said):
         yield said.replace(",", "").replace(";", "").split()
 
@@ -142,7 +142,7 @@ def test_port_0_is_a_free_one_and_is_said(anywhere: list[str]) -> None:
     assert asked(url, "print(2)")["stdout"] == "2\n"
 
 
-@pytest.mark.parametrize("name", ["limiter", "limiter_health", "executor", "executor_health", "gateway"])
+@pytest.mark.parametrize("name", ["limiter", "executor", "gateway"])
 def test_a_port_that_is_taken_is_one_sentence_before_anything_starts(name: str) -> None:
     with taken() as address:
         done = fairbox("up", *ports_as_settings(replace(StackPorts.free(), **{name: address})))
