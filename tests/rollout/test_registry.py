@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,11 +74,6 @@ class GuessTool:
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         del self.instances[instance_id]
         self.log.append("release")
-
-
-class BranchingGuess(GuessTool):
-    async def branch(self, instance_id: str, branches: Sequence[str]) -> None:
-        self.instances |= {branch: dict(self.instances[instance_id]) for branch in branches}
 
 
 def file(folder: Path, text: str) -> Path:
@@ -233,8 +227,8 @@ def test_programs_of_all_tools_share_one_limit(tmp_path: Path) -> None:
 # Tools of verl's kind
 
 
-async def opened(tmp_path: Path, class_name: str, stack: AsyncExitStack) -> tuple[Tool, GuessTool]:
-    text = entry(f"{HERE}.{class_name}", "{type: native, any: thing}", SCHEMA.format(name="guess", reads="guess"))
+async def opened(tmp_path: Path, stack: AsyncExitStack) -> tuple[Tool, GuessTool]:
+    text = entry(f"{HERE}.GuessTool", "{type: native, any: thing}", SCHEMA.format(name="guess", reads="guess"))
     shared = await stack.enter_async_context(services())
     (tool,) = await stack.enter_async_context(open_tools(load_tools(file(tmp_path, text)), shared))
     return tool, GuessTool.made[-1]
@@ -242,7 +236,7 @@ async def opened(tmp_path: Path, class_name: str, stack: AsyncExitStack) -> tupl
 
 async def test_verl_tool_has_one_instance_for_a_trajectory(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        tool, inner = await opened(tmp_path, "GuessTool", stack)
+        tool, inner = await opened(tmp_path, stack)
         assert isinstance(tool, VerlTool)
         assert inner.config == {"type": "native", "any": "thing"}
         assert inner.tool_schema.model_dump(exclude_unset=True, exclude_none=True) == tool.schema.openai()
@@ -254,7 +248,7 @@ async def test_verl_tool_has_one_instance_for_a_trajectory(tmp_path: Path) -> No
         assert (wrong.text, wrong.outcome, wrong.reward) == ("wrong", ToolOutcome.OK, 0.0)
         assert (right.text, right.reward) == ("right\n[image, 1 of them, not shown]", 1.0)
         assert await box.rewards("t") == {"guess": 0.5}
-        with pytest.raises(BranchRefused, match=r"GuessTool has no method branch\(\)"):
+        with pytest.raises(BranchRefused, match="the tool guess can't branch"):
             await box.branch("t", ["u"])
         with pytest.raises(KeyError):
             await box.answer("t", [ToolCall("guess", {"guess": "crash"}, "")], run=1, time_limit_s=None)
@@ -263,20 +257,9 @@ async def test_verl_tool_has_one_instance_for_a_trajectory(tmp_path: Path) -> No
         assert inner.log == ["create", "release"]
 
 
-async def test_verl_tool_with_a_branch_method_branches(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        tool, inner = await opened(tmp_path, "BranchingGuess", stack)
-        box = Toolbox([tool])
-        await box.create("t", {"guess": {"create_kwargs": {"ground_truth": "7"}}})
-        await box.branch("t", ["u", "v"])
-        assert set(inner.instances) == {"t", "u", "v"}
-        await box.release("u")
-        assert set(inner.instances) == {"t", "v"}
-
-
 async def test_task_options_that_verl_does_not_have_are_refused(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        tool, _ = await opened(tmp_path, "GuessTool", stack)
+        tool, _ = await opened(tmp_path, stack)
         with pytest.raises(InfraError, match="option ground_truth is '7', must be a mapping: create_kwargs"):
             await tool.create("t", ground_truth="7")
 

@@ -14,15 +14,14 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
-from rollout.tools.base import BranchRefused, InfraError, Tool, ToolOutcome, ToolResponse
+from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.registry.schema_file import read_schema
 from rollout.tools.schema import ToolSchema
 from rollout.tools.text import NO_OUTPUT
@@ -49,7 +48,6 @@ class VerlTool(Tool):
         self._tool = tool
         self._clock = clock or MonotonicClock()
         self._instances: dict[str, _Instance] = {}
-        self._stack = AsyncExitStack()
         super().__init__(schema=schema or _own_schema(tool, path))
         self.parallel = bool(getattr(tool, "parallel", True))
 
@@ -62,16 +60,6 @@ class VerlTool(Tool):
         except Exception as error:
             raise ConfigError(f"{path}: {kind.__name__} can't be made: {type(error).__name__}: {error}") from error
         return cls(tool, path=path, schema=schema)
-
-    async def __aenter__(self) -> Self:
-        if hasattr(self._tool, "__aenter__"):
-            await self._stack.enter_async_context(self._tool)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     async def create(self, trajectory_id: str, **options: Any) -> None:
         """`options` are those of the task, by verl's names. Raises InfraError."""
@@ -100,15 +88,6 @@ class VerlTool(Tool):
         text = response if isinstance(response, str) else _text(response)
         size = len(text.encode("utf-8", "replace"))
         return ToolResponse(text or NO_OUTPUT, ToolOutcome.OK, total_bytes=size, run_s=run_s, reward=_number(reward))
-
-    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
-        """By the object's own `branch(instance_id, branches)`, where it has one. Raises BranchRefused."""
-        name = type(self._tool).__name__
-        if not hasattr(self._tool, "branch"):
-            raise BranchRefused(f"the tool {self.schema.name} can't branch: {name} has no method branch()")
-        instance = self._instances[trajectory_id]
-        await self._tool.branch(instance.instance_id, list(branches))
-        self._instances |= {branch: _Instance(branch, instance.options) for branch in branches}
 
     async def calc_reward(self, trajectory_id: str) -> float | None:
         """As the tool says; None where it says nothing that is a number."""
