@@ -20,7 +20,7 @@ from rollout.engines.base import (
     check_request,
 )
 from rollout.engines.weights import Interrupt, WeightSource
-from rollout.tokens.tokenizer import Tokenizer
+from rollout.tokens.tokenizer import HubTokenizer
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
@@ -42,7 +42,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: HubTokenizer,
         turns: Sequence[str | Exception] | Script,
         *,
         vocab_size: int,

@@ -4,7 +4,7 @@ from rollout.tokens.chat import ChatTemplate, Rewrites
 from rollout.tokens.conversation import CallRef
 from rollout.tokens.drift import DriftCounter, DriftKind
 from rollout.tokens.segment import Segment, SegmentError, SegmentKind
-from rollout.tokens.tokenizer import ChatTemplateError, HubTokenizer, Message, Tokenizer
+from rollout.tokens.tokenizer import ChatTemplateError, HubTokenizer, Message
 from rollout.tokens.trajectory import TokenBuilder, Trajectory
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     "SegmentError",
     "SegmentKind",
     "TokenBuilder",
-    "Tokenizer",
     "Trajectory",
 ]

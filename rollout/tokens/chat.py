@@ -18,7 +18,7 @@ from typing import Any
 from rollout.tokens.alignment import PieceKind
 from rollout.tokens.conversation import CallRef, Conversation, MessageTurn, opened_thinking
 from rollout.tokens.probe import Findings, Severity, probe
-from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
+from rollout.tokens.tokenizer import ChatTemplateError, HubTokenizer, Message
 
 __all__ = ["ChatTemplate", "ChatTemplateError", "Rewrites"]
 
@@ -43,7 +43,7 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, rewrites: Rewrites = Rewrites.REFUSE, stop_token_ids: Sequence[int] = ()
+        self, tokenizer: HubTokenizer, *, rewrites: Rewrites = Rewrites.REFUSE, stop_token_ids: Sequence[int] = ()
     ) -> None:
         self._tokenizer = tokenizer
         self.findings = probe(tokenizer)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout.tokens.alignment import common_length
-from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
+from rollout.tokens.tokenizer import ChatTemplateError, HubTokenizer, Message
 
 _SENTINEL = "fairbox-sentinel"
 _ANSWER = "fairbox-answer"
@@ -102,7 +102,7 @@ def opened_thinking(text: str) -> str:
 class Conversation:
     """Renders conversations in one style. `start` is the shortest beginning that the template takes."""
 
-    def __init__(self, tokenizer: Tokenizer, style: TurnStyle, start: Sequence[Message], *, has_tools: bool) -> None:
+    def __init__(self, tokenizer: HubTokenizer, style: TurnStyle, start: Sequence[Message], *, has_tools: bool) -> None:
         self._tokenizer = tokenizer
         self.style = style
         self.start = tuple(start)

@@ -28,7 +28,7 @@ from rollout.tokens.conversation import (
     TurnStyle,
     opened_thinking,
 )
-from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
+from rollout.tokens.tokenizer import ChatTemplateError, HubTokenizer, Message
 
 _CALL = '<tool_call>\n{"name": "probe", "arguments": {"code": "print(1)"}}\n</tool_call>'
 _SAID = ("Turn one.", _CALL, "So it is.", f"Let me see.\n{_CALL}\n{_CALL}")
@@ -101,7 +101,7 @@ class Findings:
         return max(worst, Severity.NONE if self.tokens is None else Severity.TOKENS)
 
 
-def probe(tokenizer: Tokenizer) -> Findings:
+def probe(tokenizer: HubTokenizer) -> Findings:
     """The best style for a template, with what is wrong with it. ChatTemplateError when none can be used at all."""
     start, has_tools = _start(tokenizer)
     best: Findings | None = None
@@ -149,7 +149,7 @@ def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[MessageTu
     return [*pieces, RenderedPiece(PieceKind.TURN, opened)]
 
 
-def _start(tokenizer: Tokenizer) -> tuple[tuple[Message, ...], bool]:
+def _start(tokenizer: HubTokenizer) -> tuple[tuple[Message, ...], bool]:
     """The shortest prompt that the template takes, and whether tools appear in it."""
     refusal: ChatTemplateError | None = None
     for start in _STARTS:
@@ -162,7 +162,7 @@ def _start(tokenizer: Tokenizer) -> tuple[tuple[Message, ...], bool]:
     raise refusal
 
 
-def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm) -> Findings:
+def _grown(tokenizer: HubTokenizer, conversation: Conversation, form: ThinkingForm) -> Findings:
     """Grows the conversation to its full length, and keeps the first difference of each kind."""
     tools = [PROBE_TOOL] if conversation.has_tools else []
     prompt = conversation.whole(conversation.start, tools, ())
@@ -220,7 +220,7 @@ def _known(
     return known
 
 
-def _joined(tokenizer: Tokenizer, between: str, whole: str) -> str | None:
+def _joined(tokenizer: HubTokenizer, between: str, whole: str) -> str | None:
     """Says how the tokenizer joins the last boundary to what is before it; None if it does not."""
     ids, last = tokenizer.encode(whole), tokenizer.encode(between)
     end = ids[len(ids) - len(last) :]

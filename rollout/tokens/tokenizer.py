@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fairbox.errors import FairboxError
 
@@ -18,34 +18,9 @@ class ChatTemplateError(FairboxError):
     """The template can't be used for exact multi-turn tokens; the text says what it did."""
 
 
-class Tokenizer(Protocol):
-    """Interface that the token layer needs: text to ids and back, and the model's own rendering of a conversation."""
-
-    @property
-    def special_tokens(self) -> Mapping[str, int]:
-        """Text -> id of the tokens that structure a conversation."""
-        ...
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text. Special tokens in it are recognised; none is added."""
-        ...
-
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Text of ids. Ids that are no whole character become U+FFFD."""
-        ...
-
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, generate: bool
-    ) -> str:
-        """The conversation as text; with `generate`, up to where the assistant's next turn begins.
-
-        A template that refuses the conversation, or breaks on it, is a ChatTemplateError.
-        """
-        ...
-
-
 class HubTokenizer:
-    """The tokenizer of a model folder in the layout of the Hugging Face hub.
+    """Text to ids and back, and the model's own rendering of a conversation, by the tokenizer of a model folder in the
+    layout of the Hugging Face hub.
 
     `template` replaces the folder's chat template; `options` are passed to it, as `{"enable_thinking": False}`.
     """
@@ -73,12 +48,15 @@ class HubTokenizer:
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
+        """Text -> id of the tokens that structure a conversation."""
         return self._special
 
     def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text. Special tokens in it are recognised; none is added."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """Text of ids. Ids that are no whole character become U+FFFD."""
         text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
@@ -87,6 +65,10 @@ class HubTokenizer:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, generate: bool
     ) -> str:
+        """The conversation as text; with `generate`, up to where the assistant's next turn begins.
+
+        A template that refuses the conversation, or breaks on it, is a ChatTemplateError.
+        """
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
