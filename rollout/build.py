@@ -14,7 +14,7 @@ from typing import Any
 from fairbox.errors import ConfigError
 from fairbox.loading import load_apart
 from fairbox.telemetry.program import open_traces
-from rollout.config import RolloutConfig, flat_settings, plain
+from rollout.config import FREE_SETTINGS, RolloutConfig, recorded_settings
 from rollout.data.rows import DataError
 from rollout.data.swe.hub import is_dataset
 from rollout.dump import refuse_existing
@@ -33,16 +33,7 @@ from rollout.tools.formats.choice import find_format
 from rollout.tools.registry.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.toolbox import Toolbox
 
-_FREE = tuple(
-    f"{name}."
-    for name in (
-        *("out", "resume", "journal", "up", "limiter", "executor", "concurrency", "infra_retries", "time_limit_s"),
-        *("log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure", "ray_address"),
-        *("model", "score_timeout_s", "tool.outage_timeout", "engine.max_batch", "engine.device", "engine.urls"),
-        *("engine.launch", "engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
-    )
-)
-"""Settings and groups that may change when a run goes on: where things are, and how long they may take."""
+_FREE = tuple(f"{name}." for name in (*FREE_SETTINGS, "journal", "time_limit_s", "score_timeout_s"))
 
 
 def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
@@ -129,7 +120,7 @@ async def open_loop(
 async def open_run_journal(config: RolloutConfig, env_config: Any, folder: Path) -> AsyncIterator[RunJournal | None]:
     """The journal of the run whose dump is to be in `folder`; None if it keeps none. Raises ConfigError for a run that
     can't go on, DumpError if there is a dump and no journal, and JournalError."""
-    settings = plain(flat_settings(config) | flat_settings(env_config, "env_config."))
+    settings = recorded_settings(config, env_config)
     exists = (folder / NAME).exists()
     if exists and not config.resume:
         raise ConfigError(f"out is {str(folder)!r}, which holds a run that was cut off; resume=true goes on with it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,19 +238,28 @@ class RolloutConfig(TelemetrySettings):
         )
 
 
-def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted path -> value, of everything in a dataclass of settings, by which a run that goes on is compared."""
+FREE_SETTINGS = (
+    *("out", "resume", "up", "limiter", "executor", "concurrency", "infra_retries", "model", "ray_address"),
+    *("log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
+    *("tool.outage_timeout", "engine.max_batch", "engine.device", "engine.urls", "engine.launch"),
+    *("engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
+)
+"""Settings and groups that may change when a run goes on: where things are, and how long they may take."""
+
+
+def recorded_settings(config: Any, env_config: Any = None) -> dict[str, Any]:
+    """Dotted path -> value of a run's settings, with those of its environment below `env_config`, as a file gives them
+    back: by these a run that goes on is compared."""
+    found = _flat(config, "") | ({} if env_config is None else _flat(env_config, "env_config."))
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def _flat(config: Any, prefix: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            found |= flat_settings(value, f"{prefix}{field.name}.")
+            found |= _flat(value, f"{prefix}{field.name}.")
         else:
             found[prefix + field.name] = value
-    return found
-
-
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as a file gives them back."""
-    found: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return found

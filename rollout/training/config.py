@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.config import TAKE_WEIGHTS, RolloutConfig, SamplingSettings, flat_settings, plain
+from rollout.config import FREE_SETTINGS, TAKE_WEIGHTS, RolloutConfig, SamplingSettings, recorded_settings
 from rollout.training.algo.advantages import AdvantageSettings
 from rollout.training.algo.objective import ObjectiveSettings
 from rollout.training.learner.learner import LearnerSettings
@@ -19,18 +19,9 @@ _GROUPED = ("grpo", "rloo")
 _FREE = tuple(
     f"{name}."
     for name in (
-        *("steps", "out", "resume", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
-        *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
-        *("model", "up", "limiter", "executor", "ray_address", "service", "shards", "concurrency", "infra_retries"),
-        *(
-            "max_masked_share",
-            "tool.outage_timeout",
-            "update.push_timeout_s",
-            "engine.max_batch",
-            "engine.device",
-            "engine.urls",
-        ),
-        *("engine.launch", "engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
+        *FREE_SETTINGS,
+        *("steps", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
+        *("wandb", "service", "shards", "max_masked_share", "update.push_timeout_s"),
     )
 )
 """Settings and groups that may change when a run goes on: where things are, and what does not change what is learned.
@@ -193,7 +184,7 @@ class TrainConfig(RolloutConfig):
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Settings that must not differ when a run goes on, but do: a sentence each. Missing ones had their defaults."""
-    defaults = plain(flat_settings(TrainConfig()))
+    defaults = recorded_settings(TrainConfig())
     before = {name: value for name, value in defaults.items() if name in now} | dict(before)
     fixed = {name for name in {**before, **now} if not f"{name}.".startswith(_FREE)}
     if now.get("update.schedule") != "constant":

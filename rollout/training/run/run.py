@@ -29,7 +29,7 @@ from executor_service import ExecutorClient
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
-from rollout.config import flat_settings, plain
+from rollout.config import recorded_settings
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.figures import open_figures
 from rollout.rewards import RewardServices
@@ -126,8 +126,7 @@ class TrainingRun:
 
     def settings(self) -> dict[str, Any]:
         """Settings of the run and of its environment, as a checkpoint keeps them."""
-        found = flat_settings(self.config) | flat_settings(self.env_settings, "env_config.")
-        return plain(found)
+        return recorded_settings(self.config, self.env_settings)
 
 
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:

@@ -21,7 +21,7 @@ from tests.rollout.training.vowels import VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.config import flat_settings  # noqa: E402
+from rollout.config import recorded_settings  # noqa: E402
 from rollout.engines.local.decoder import load_model  # noqa: E402 - needs torch
 from rollout.training import (  # noqa: E402
     AdvantageSettings,
@@ -160,7 +160,7 @@ def test_settings_that_changed_are_named(tiny_dir: Path, tmp_path: Path) -> None
 def test_a_run_goes_on_where_its_servers_are_elsewhere() -> None:
     before = replace(CONFIG, engine=EngineSettings(kind="sglang", urls=["http://a"]))
     engine = EngineSettings(kind="sglang", urls=["http://b"], router_url="http://r", api_key_file="key")
-    assert changed_settings(flat_settings(before), flat_settings(replace(before, engine=engine))) == []
+    assert changed_settings(recorded_settings(before), recorded_settings(replace(before, engine=engine))) == []
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_what_was_learned(
