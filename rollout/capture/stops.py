@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from fairbox.apart import read_apart
-from rollout.engines.base import Engine, FinishReason, GenerationRequest, GenerationResult, derived_seed
-from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines.base import Engine, GenerationRequest, GenerationResult, derived_seed
+from rollout.engines.turn import Turn
 
 PIECE = 64
 """Ids of a piece: at most so many are sampled in vain, and a piece costs an engine with a prefix cache little."""
@@ -39,7 +39,7 @@ async def generate_until(
     turn = Turn(request)
     while turn.finish is None:
         begun = turn.sampled
-        turn.add(_part(await engine.generate(_piece(turn))))
+        turn.add(await engine.generate(_piece(turn)))
         read = partial(_end, turn.ids, begun, stops, text_of)
         end = await read_apart(_READ_BYTES * turn.sampled, read)
         if end is not None:
@@ -66,15 +66,3 @@ def _piece(turn: Turn) -> GenerationRequest:
     piece = replace(params, max_new_tokens=min(PIECE, params.max_new_tokens), seed=seed)
     request_id = uuid.uuid4().hex if turn.sampled else request.request_id
     return replace(request, request_id=request_id, params=piece)
-
-
-def _part(result: GenerationResult) -> TurnPart:
-    return TurnPart(
-        result.ids,
-        result.logprobs,
-        result.versions,
-        PartEnd.TIME_LIMIT if result.finish is FinishReason.ABORT else PartEnd.COMPLETE,
-        result.queue_s,
-        result.run_s,
-        result.cached_tokens,
-    )

@@ -8,37 +8,9 @@ their waits within `queue_timeout_s`. It knows no engine and no clock: durations
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from rollout.engines.base import FinishReason, GenerationRequest, GenerationResult, VersionSpan
-
-
-class PartEnd(StrEnum):
-    """Why an engine stopped sampling a part."""
-
-    COMPLETE = "complete"
-    """It came to one of its own ends: a stop id, or the number of ids that it was asked for."""
-    TIME_LIMIT = "time_limit"
-    """The request's `time_limit_s` ran out."""
-    INTERRUPTED = "interrupted"
-    """Something else ended it, such as a weight update; the turn goes on with another part."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnPart:
-    """The sample of one call of an engine. `ids` and `logprobs` have one length, which `versions` cover."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    end: PartEnd
-    queue_s: float = 0.0
-    """Seconds before work on it began."""
-    run_s: float = 0.0
-    """Seconds from then to its end."""
-    cached_tokens: int = 0
-    """Ids of its context that were not computed again."""
 
 
 class Turn:
@@ -89,8 +61,9 @@ class Turn:
             time_limit_s=None if limit is None else limit - self._run_s,
         )
 
-    def add(self, part: TurnPart) -> None:
-        """Appends what was sampled and decides whether the turn goes on."""
+    def add(self, part: GenerationResult, *, interrupted: bool = False) -> None:
+        """Appends what one call of an engine sampled and decides whether the turn goes on. `interrupted`: something
+        else than the request's time limit cut it off, such as a weight update."""
         assert self.finish is None
         assert len(part.ids) == len(part.logprobs)
         start, params, limit = len(self._ids), self._request.params, self._request.time_limit_s
@@ -107,7 +80,7 @@ class Turn:
             self.finish = FinishReason.STOP
         elif len(self._ids) == params.max_new_tokens:
             self.finish = FinishReason.LENGTH
-        elif part.end is PartEnd.TIME_LIMIT or (limit is not None and self._run_s >= limit):
+        elif (part.finish is FinishReason.ABORT and not interrupted) or (limit is not None and self._run_s >= limit):
             self.finish = FinishReason.ABORT
 
     def end_at(self, end: int) -> None:

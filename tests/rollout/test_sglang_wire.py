@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
+from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams, VersionSpan
 from rollout.engines.http import EventSplitter
 from rollout.engines.sglang.wire import AnswerReader, generate_body, max_answer_bytes
 
@@ -83,7 +83,7 @@ def test_recorded_stream_is_read() -> None:
     assert answer.ids == (7042, 30, 198)
     assert answer.logprobs == (-0.04608883336186409, -0.18103887140750885, -0.4054144620895386)
     assert answer.versions == (VersionSpan("default", 0, 2), VersionSpan("v2", 2, 3))
-    assert (answer.aborted, answer.prompt_tokens, answer.cached_tokens) == (False, 5, 4)
+    assert (answer.finish, answer.cached_tokens) == (FinishReason.LENGTH, 4)
 
 
 def test_a_server_that_sends_only_what_is_new_is_read_too() -> None:
@@ -99,13 +99,13 @@ def test_aborts_keep_what_there_is() -> None:
     reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
     answer = reader().add(changed(finish_reason=reason))
     assert answer is not None
-    assert answer.aborted
+    assert answer.finish is FinishReason.ABORT
     assert len(answer.ids) == 3
     waiting = {"type": "abort", "message": "Abort in waiting queue"}
     event = {"text": "", "output_ids": [], "meta_info": {"finish_reason": waiting, "completion_tokens": 0}}
     answer = reader().add(json.dumps(event).encode())
     assert answer is not None
-    assert (answer.aborted, answer.ids, answer.versions) == (True, (), ())
+    assert (answer.finish, answer.ids, answer.versions) == (FinishReason.ABORT, (), ())
 
 
 @pytest.mark.parametrize(

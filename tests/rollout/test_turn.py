@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.engines import FinishReason, GenerationRequest, SamplingParams, VersionSpan
-from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines import FinishReason, GenerationRequest, GenerationResult, SamplingParams, VersionSpan
+from rollout.engines.turn import Turn
 
 
 def asked(*, max_new_tokens: int = 10, time_limit_s: float | None = None) -> GenerationRequest:
@@ -15,10 +15,10 @@ def asked(*, max_new_tokens: int = 10, time_limit_s: float | None = None) -> Gen
 
 
 def part(
-    ids: tuple[int, ...], end: PartEnd, version: str = "a", *, queue_s: float = 0.0, run_s: float = 0.0
-) -> TurnPart:
+    ids: tuple[int, ...], finish: FinishReason, version: str = "a", *, queue_s: float = 0.0, run_s: float = 0.0
+) -> GenerationResult:
     spans = (VersionSpan(version, 0, len(ids)),)
-    return TurnPart(ids, tuple(-float(token) for token in ids), spans, end, queue_s, run_s)
+    return GenerationResult(ids, tuple(-float(token) for token in ids), finish, spans, queue_s, run_s)
 
 
 def finish_of(turn: Turn) -> FinishReason | None:
@@ -28,7 +28,7 @@ def finish_of(turn: Turn) -> FinishReason | None:
 def test_an_uninterrupted_turn_is_its_only_part() -> None:
     turn = Turn(asked())
     assert turn.next_request() == asked()
-    turn.add(TurnPart((5, 0), (-5.0, 0.0), (VersionSpan("a", 0, 2),), PartEnd.COMPLETE, 1.0, 2.0, 1))
+    turn.add(GenerationResult((5, 0), (-5.0, 0.0), FinishReason.STOP, (VersionSpan("a", 0, 2),), 1.0, 2.0, 1))
     result = turn.result()
     assert (result.ids, result.finish, result.versions) == ((5, 0), FinishReason.STOP, (VersionSpan("a", 0, 2),))
     assert (result.queue_s, result.run_s, result.cached_tokens) == (1.0, 2.0, 1)
@@ -36,15 +36,15 @@ def test_an_uninterrupted_turn_is_its_only_part() -> None:
 
 def test_an_interrupted_turn_goes_on_from_what_it_has() -> None:
     turn = Turn(asked(time_limit_s=5))
-    turn.add(part((5, 6), PartEnd.INTERRUPTED, queue_s=2, run_s=1))
+    turn.add(part((5, 6), FinishReason.ABORT, queue_s=2, run_s=1), interrupted=True)
     turn.waited(3)
     following = turn.next_request()
     assert following.input_ids == (7, 8, 5, 6)
     assert following.params.max_new_tokens == 8
     assert (following.queue_timeout_s, following.time_limit_s) == (5, 4)
-    turn.add(part((), PartEnd.INTERRUPTED, "b"))
-    turn.add(part((4,), PartEnd.INTERRUPTED, "b"))
-    turn.add(part((3, 0), PartEnd.COMPLETE, "b"))
+    turn.add(part((), FinishReason.ABORT, "b"), interrupted=True)
+    turn.add(part((4,), FinishReason.ABORT, "b"), interrupted=True)
+    turn.add(part((3, 0), FinishReason.STOP, "b"))
     result = turn.result()
     assert result.ids == (5, 6, 4, 3, 0)
     assert result.logprobs == (-5.0, -6.0, -4.0, -3.0, 0.0)
@@ -54,18 +54,18 @@ def test_an_interrupted_turn_goes_on_from_what_it_has() -> None:
 
 def test_time_runs_over_all_parts() -> None:
     turn = Turn(asked(time_limit_s=5))
-    turn.add(part((5,), PartEnd.INTERRUPTED, run_s=4))
+    turn.add(part((5,), FinishReason.ABORT, run_s=4), interrupted=True)
     assert finish_of(turn) is None
-    turn.add(part((6,), PartEnd.INTERRUPTED, run_s=1))
+    turn.add(part((6,), FinishReason.ABORT, run_s=1), interrupted=True)
     assert finish_of(turn) is FinishReason.ABORT
     limited = Turn(asked(time_limit_s=5))
-    limited.add(part((5,), PartEnd.TIME_LIMIT, run_s=5))
+    limited.add(part((5,), FinishReason.ABORT, run_s=5))
     assert limited.finish is FinishReason.ABORT
 
 
 def test_a_stop_that_the_request_does_not_know_is_no_end() -> None:
     turn = Turn(asked())
-    turn.add(part((5, 9), PartEnd.COMPLETE))
+    turn.add(part((5, 9), FinishReason.STOP))
     assert turn.finish is None
     assert turn.next_request().input_ids == (7, 8, 5, 9)
 
@@ -73,7 +73,7 @@ def test_a_stop_that_the_request_does_not_know_is_no_end() -> None:
 def test_a_turn_that_is_ended_early_keeps_what_came_before() -> None:
     turn = Turn(asked())
     versions = (VersionSpan("a", 0, 2), VersionSpan("b", 2, 4))
-    turn.add(TurnPart((1, 2, 3, 4), (-1.0, -2.0, -3.0, -4.0), versions, PartEnd.COMPLETE))
+    turn.add(GenerationResult((1, 2, 3, 4), (-1.0, -2.0, -3.0, -4.0), FinishReason.LENGTH, versions))
     turn.end_at(3)
     result = turn.result()
     assert (result.ids, result.logprobs, result.finish) == ((1, 2, 3), (-1.0, -2.0, -3.0), FinishReason.STOP)
@@ -98,9 +98,9 @@ def test_parts_add_up_to_one_sequence(parts: list[list[int]], limit: int) -> Non
         assert request.params.max_new_tokens == limit - len(said)
         ids = ids[: request.params.max_new_tokens]
         said += ids
-        turn.add(part(tuple(ids), PartEnd.INTERRUPTED, f"v{number // 2}"))
+        turn.add(part(tuple(ids), FinishReason.ABORT, f"v{number // 2}"), interrupted=True)
     if turn.finish is None:
-        turn.add(part((0,), PartEnd.COMPLETE, "last"))
+        turn.add(part((0,), FinishReason.STOP, "last"))
         said.append(0)
     result = turn.result()
     assert result.ids == tuple(said)

@@ -20,7 +20,6 @@ from fairbox.loading import load_apart
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
-    FinishReason,
     GenerationRequest,
     GenerationResult,
     check_request,
@@ -30,7 +29,7 @@ from rollout.engines.gate import TurnGate
 from rollout.engines.local.decoder import Decoder
 from rollout.engines.local.device import check_device
 from rollout.engines.local.worker import BatchWorker
-from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines.turn import Turn
 from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
 
 _PREFIX_BYTES = 512 << 20
@@ -117,7 +116,9 @@ class TransformersEngine:
             waiting = self._clock.now()
             async with self._gate.turn(turn.queue_left_s):
                 turn.waited(self._clock.now() - waiting)
-                turn.add(await self._part(turn.next_request(), turn.sampled))
+                interrupts = self._interrupts
+                part = await self._part(turn.next_request(), turn.sampled)
+                turn.add(part, interrupted=interrupts != self._interrupts)
         return turn.result()
 
     async def check_health(self, *, timeout_s: float = 5.0) -> str:
@@ -181,23 +182,11 @@ class TransformersEngine:
             raise error
         self._version = version
 
-    async def _part(self, request: GenerationRequest, sampled: int) -> TurnPart:
-        interrupts, params = self._interrupts, request.params
+    async def _part(self, request: GenerationRequest, sampled: int) -> GenerationResult:
+        params = request.params
         if sampled:
             params = replace(params, seed=derived_seed(params.seed, "id", sampled))
-        result = await self._sample(replace(request, params=params))
-        end = PartEnd.COMPLETE
-        if result.finish is FinishReason.ABORT:
-            end = PartEnd.TIME_LIMIT if interrupts == self._interrupts else PartEnd.INTERRUPTED
-        return TurnPart(
-            ids=result.ids,
-            logprobs=result.logprobs,
-            versions=result.versions,
-            end=end,
-            queue_s=result.queue_s,
-            run_s=result.run_s,
-            cached_tokens=result.cached_tokens,
-        )
+        return await self._sample(replace(request, params=params))
 
     async def _sample(self, request: GenerationRequest) -> GenerationResult:
         self._loaded()

@@ -186,9 +186,10 @@ class SglangEngine:
             turn.waited(self._clock.now() - waiting)
             self._check_open()
             assert self._parts is not None
-            part, answer = await self._parts.run(turn.next_request())
-        self._figures.count(prompt_tokens=answer.prompt_tokens, cached_tokens=answer.cached_tokens)
-        turn.add(part)
+            asked = turn.next_request()
+            part, interrupted = await self._parts.run(asked)
+        self._figures.count(prompt_tokens=len(asked.input_ids), cached_tokens=part.cached_tokens)
+        turn.add(part, interrupted=interrupted)
         self._interrupted += turn.finish is None
         if turn.finish is None and not part.ids:
             if not turn.queue_left_s:

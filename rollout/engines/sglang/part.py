@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairbox.clock import Clock
-from rollout.engines.base import EngineUnavailable, GenerationRequest
+from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, GenerationResult
 from rollout.engines.http import EventStream
 from rollout.engines.sglang.server import SglangServer
-from rollout.engines.sglang.wire import AnswerReader, SglangAnswer, generate_body, max_answer_bytes
-from rollout.engines.turn import PartEnd, TurnPart
+from rollout.engines.sglang.wire import AnswerReader, generate_body, max_answer_bytes
 
 _ABORT_S = 5.0
 """For the call that aborts."""
@@ -54,8 +54,9 @@ class PartRunner:
         self.started = 0
         """Parts whose first id has come."""
 
-    async def run(self, request: GenerationRequest) -> tuple[TurnPart, SglangAnswer]:
-        """Raises EngineUnavailable when the server fails or does not begin within `queue_timeout_s`."""
+    async def run(self, request: GenerationRequest) -> tuple[GenerationResult, bool]:
+        """The part, and whether something else than its time limit cut it off. Raises EngineUnavailable when the server
+        fails or does not begin within `queue_timeout_s`."""
         rid = uuid.uuid4().hex
         self._running.add(rid)
         self._idle.clear()
@@ -104,7 +105,7 @@ class _Part:
         """When its first id came."""
         self.counted = 0
 
-    async def run(self) -> tuple[TurnPart, SglangAnswer]:
+    async def run(self) -> tuple[GenerationResult, bool]:
         runner, request = self._runner, self._request
         async with runner._server.stream(
             "/generate",
@@ -119,9 +120,9 @@ class _Part:
             except TimeoutError:
                 late = True
                 answer = await self._cut(stream)
-        return self._part(answer, late), answer
+        return self._timed(answer, late)
 
-    async def _read(self, stream: EventStream, deadline: asyncio.Timeout | None) -> SglangAnswer:
+    async def _read(self, stream: EventStream, deadline: asyncio.Timeout | None) -> GenerationResult:
         answer = None
         while answer is None:
             answer = self._reader.add(await stream.next())
@@ -139,7 +140,7 @@ class _Part:
             return _TURN_TIMEOUT_S
         return max(0.0, limit - (self._elapsed() - self._queued_s()))
 
-    async def _cut(self, stream: EventStream) -> SglangAnswer:
+    async def _cut(self, stream: EventStream) -> GenerationResult:
         """Aborts the request and reads what there is."""
         began = self._elapsed()
         while self._elapsed() - began < _CUT_S:
@@ -149,27 +150,16 @@ class _Part:
                     return await self._read(stream, None)
         raise EngineUnavailable(f"{self._runner._server.url}: a turn was not ended within {_CUT_S:g} s")
 
-    def _part(self, answer: SglangAnswer, late: bool) -> TurnPart:
+    def _timed(self, answer: GenerationResult, late: bool) -> tuple[GenerationResult, bool]:
         """Raises EngineUnavailable for a part that was cut off by a deadline that is not its own limit."""
-        end = PartEnd.COMPLETE
-        if answer.aborted and late:
+        aborted = answer.finish is FinishReason.ABORT
+        if aborted and late:
             if self._first is None:
                 raise EngineUnavailable(f"waited {self._request.queue_timeout_s:.3g} s in the engine's queue")
             if self._request.time_limit_s is None:
                 raise EngineUnavailable(f"a turn did not end within {_TURN_TIMEOUT_S:g} s")
-            end = PartEnd.TIME_LIMIT
-        elif answer.aborted:
-            end = PartEnd.INTERRUPTED
         queued, elapsed = (self._queued_s(), self._elapsed()) if answer.ids else (self._elapsed(), self._elapsed())
-        return TurnPart(
-            ids=answer.ids,
-            logprobs=answer.logprobs,
-            versions=answer.versions,
-            end=end,
-            queue_s=queued,
-            run_s=max(0.0, elapsed - queued),
-            cached_tokens=answer.cached_tokens,
-        )
+        return replace(answer, queue_s=queued, run_s=max(0.0, elapsed - queued)), aborted and not late
 
     def _queued_s(self) -> float:
         """As the server says; where it does not, until its first id came."""

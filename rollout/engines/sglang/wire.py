@@ -13,28 +13,22 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any
 
-from rollout.engines.base import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
+from rollout.engines.base import (
+    EngineUnavailable,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    SamplingParams,
+    VersionSpan,
+)
 from rollout.engines.http import error_text
 
 _BYTES_PER_ID = 256
 """Most bytes per id of an answer: in `output_ids`, with its logprob, and as text, at most some tens of bytes."""
 _BYTES_BESIDE = 1 << 20
 """Most bytes of everything else in an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class SglangAnswer:
-    """The end of one request. `aborted`: it was cut off, and might have gone on."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    aborted: bool
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
 
 
 def generate_body(request: GenerationRequest, rid: str) -> dict[str, Any]:
@@ -69,7 +63,7 @@ def max_answer_bytes(params: SamplingParams) -> int:
 
 
 class AnswerReader:
-    """`add` each payload; it gives the answer when the last one came.
+    """`add` each payload; it gives the answer, without times, when the last one came.
 
     incremental: the server sends only what is new in each event (`--incremental-streaming-output`).
     """
@@ -88,7 +82,7 @@ class AnswerReader:
         """Says whether an id was sampled."""
         return bool(self._ids)
 
-    def add(self, payload: bytes) -> SglangAnswer | None:
+    def add(self, payload: bytes) -> GenerationResult | None:
         """None while the request goes on. Raises EngineUnavailable for an error or nonsense."""
         try:
             event = json.loads(payload)
@@ -99,7 +93,7 @@ class AnswerReader:
             shown = payload[:200].decode(errors="replace")
             raise EngineUnavailable(f"sglang answered what can't be read ({error!r}): {shown}") from None
 
-    def _event(self, event: dict[str, Any]) -> SglangAnswer | None:
+    def _event(self, event: dict[str, Any]) -> GenerationResult | None:
         meta = event["meta_info"]
         if not self._incremental:
             self._ids, self._logprobs = [], []
@@ -119,23 +113,22 @@ class AnswerReader:
         reason = meta["finish_reason"]
         if reason is None:
             return None
-        return SglangAnswer(
+        return GenerationResult(
             ids=tuple(self._ids),
             logprobs=tuple(self._logprobs),
+            finish=self._finish(reason),
             versions=self._versions(meta),
-            aborted=self._aborted(reason),
-            prompt_tokens=int(meta.get("prompt_tokens") or 0),
             cached_tokens=int(meta.get("cached_tokens") or 0),
         )
 
-    def _aborted(self, reason: dict[str, Any]) -> bool:
+    def _finish(self, reason: dict[str, Any]) -> FinishReason:
         kind, sampled, wanted = reason["type"], len(self._ids), self._params.max_new_tokens
         if kind == "abort" and reason.get("status_code") is None:
-            return True
+            return FinishReason.ABORT
         if kind == "stop" and isinstance(reason.get("matched"), int) and 1 <= sampled <= wanted:
-            return False
+            return FinishReason.STOP
         if kind == "length" and sampled == wanted:
-            return False
+            return FinishReason.LENGTH
         raise EngineUnavailable(f"sglang ended a turn of {wanted} ids after {sampled}: {json.dumps(reason)[:300]}")
 
     def _versions(self, meta: dict[str, Any]) -> tuple[VersionSpan, ...]:
