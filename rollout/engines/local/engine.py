@@ -8,7 +8,6 @@ seed, a request's ids do not depend on its neighbours as far as float32 rounding
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -162,55 +161,24 @@ class TransformersEngine:
     async def _replace(self, source: DiskWeights | StateWeights, version: str, timeout_s: float) -> None:
         self._loaded()
         assert self._worker is not None
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[EngineUnavailable | None] = loop.create_future()
-
-        def settle(error: EngineUnavailable | None) -> None:
-            if not loaded.done():
-                loaded.set_result(error)
-
-        def done(error: EngineUnavailable | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, error)
-
-        self._worker.load(source, version, done)
         try:
-            error = await asyncio.wait_for(loaded, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wrap_future(self._worker.load(source, version))
         except TimeoutError:
             raise EngineUnavailable(f"the weights {version!r} were not loaded within {timeout_s:g} s") from None
-        if error is not None:
-            raise error
         self._version = version
 
     async def _part(self, request: GenerationRequest, sampled: int) -> GenerationResult:
-        params = request.params
+        self._loaded()
+        worker, params = self._worker, request.params
+        assert worker is not None
         if sampled:
             params = replace(params, seed=derived_seed(params.seed, "id", sampled))
-        return await self._sample(replace(request, params=params))
-
-    async def _sample(self, request: GenerationRequest) -> GenerationResult:
-        self._loaded()
-        worker = self._worker
-        assert worker is not None
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[GenerationResult | EngineUnavailable] = loop.create_future()
-
-        def settle(answer: GenerationResult | EngineUnavailable) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        def deliver(answer: GenerationResult | EngineUnavailable) -> None:
-            loop.call_soon_threadsafe(settle, answer)
-
-        worker.submit(request, deliver)
         try:
-            answer = await answered
+            return await asyncio.wrap_future(worker.submit(replace(request, params=params)))
         except asyncio.CancelledError:
             worker.abort(request.request_id)
             raise
-        if isinstance(answer, EngineUnavailable):
-            raise answer
-        return answer
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics() if self._worker is None else self._worker.statistics()

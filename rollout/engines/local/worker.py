@@ -6,10 +6,12 @@ sleeps while there is nothing to do. Decisions about queue and rows are BatchSch
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -64,9 +66,6 @@ def _cut(logprobs: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     return logprobs
 
 
-Answer = Callable[[GenerationResult | EngineUnavailable], None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Interrupt:
     """Answer everything with what it has."""
@@ -74,11 +73,11 @@ class _Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """Take other weights; `done` is told what was wrong with them, or None."""
+    """Take other weights."""
 
     source: DiskWeights | StateWeights
     version: str
-    done: Callable[[EngineUnavailable | None], None]
+    answer: Future[None] = field(default_factory=Future)
 
 
 @dataclass(eq=False, slots=True)
@@ -86,8 +85,8 @@ class _Work:
     """One request on its way."""
 
     request: GenerationRequest
-    answer: Answer
     submitted: float
+    answer: Future[GenerationResult] = field(default_factory=Future)
     started: float = 0.0
     cached: int = 0
     ids: list[int] = field(default_factory=list)
@@ -101,7 +100,7 @@ class _Work:
 
 
 class BatchWorker:
-    """`submit` and `abort` may be called from any thread; answers are called from the worker's thread."""
+    """`submit`, `abort`, `interrupt` and `load` may be called from any thread."""
 
     def __init__(self, decoder: Decoder, *, max_running: int, max_queued: int, clock: Clock, version: str) -> None:
         self._decoder = decoder
@@ -119,9 +118,11 @@ class BatchWorker:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, answer: Answer) -> None:
-        """Queues a request. A full queue is told through `answer`."""
-        self._post(_Work(request, answer, self._clock.now()))
+    def submit(self, request: GenerationRequest) -> Future[GenerationResult]:
+        """Queues a request. The answer raises EngineUnavailable, for a full queue too."""
+        work = _Work(request, self._clock.now())
+        self._post(work)
+        return work.answer
 
     def abort(self, request_id: str) -> None:
         """Ends a request without an answer. Unknown ids are fine."""
@@ -131,11 +132,12 @@ class BatchWorker:
         """Answers every request with the ids it has, none for those that wait, as FinishReason.ABORT."""
         self._post(_Interrupt())
 
-    def load(
-        self, source: DiskWeights | StateWeights, version: str, done: Callable[[EngineUnavailable | None], None]
-    ) -> None:
-        """Replaces the weights; requests that run then must have been interrupted. Old weights stay if it fails."""
-        self._post(_Load(source, version, done))
+    def load(self, source: DiskWeights | StateWeights, version: str) -> Future[None]:
+        """Replaces the weights; requests that run then must have been interrupted. Old weights stay if it fails: the
+        answer raises EngineUnavailable."""
+        load = _Load(source, version)
+        self._post(load)
+        return load.answer
 
     def close(self) -> None:
         """Ends everything and waits for the thread, for at most one forward pass. Idempotent."""
@@ -193,7 +195,7 @@ class BatchWorker:
             for work in list(self._work.values()):
                 self._finish(work, FinishReason.ABORT, self._clock.now(), interrupted=True)
         elif isinstance(item, _Load):
-            item.done(self._load(item))
+            _answer(item.answer, self._load(item))
         else:
             self._submit(item)
 
@@ -210,14 +212,14 @@ class BatchWorker:
     def _submit(self, item: _Work) -> None:
         name = item.request.request_id
         if self._broken is not None:
-            item.answer(EngineUnavailable(self._broken))
+            _refuse(item, self._broken)
         elif name in self._work:
-            item.answer(EngineUnavailable(f"request_id {name} is in use"))
+            _refuse(item, f"request_id {name} is in use")
         else:
             try:
                 self._schedule.submit(name, expires=item.submitted + item.request.queue_timeout_s)
             except QueueFullError:
-                item.answer(EngineUnavailable(f"the engine's queue is full ({self._schedule.queued} wait)"))
+                _refuse(item, f"the engine's queue is full ({self._schedule.queued} wait)")
                 return
             self._work[name] = item
 
@@ -226,7 +228,7 @@ class BatchWorker:
         began = self._clock.now()
         for name in self._schedule.expire(began):
             work = self._drop(name)
-            work.answer(EngineUnavailable(f"waited {work.request.queue_timeout_s:.3g} s in the engine's queue"))
+            _refuse(work, f"waited {work.request.queue_timeout_s:.3g} s in the engine's queue")
         while (admitted := self._schedule.admit()) is not None:
             self._begin(*admitted)
         if rows := [self._work[name] for name in self._schedule.running]:
@@ -280,17 +282,16 @@ class BatchWorker:
             queued=self._schedule.queued,
         )
         started = work.started if work.ids else now
-        work.answer(
-            GenerationResult(
-                ids=tuple(work.ids),
-                logprobs=tuple(work.logprobs),
-                finish=finish,
-                versions=(VersionSpan(self._version, 0, len(work.ids)),) if work.ids else (),
-                queue_s=started - work.submitted,
-                run_s=now - started,
-                cached_tokens=work.cached,
-            )
+        result = GenerationResult(
+            ids=tuple(work.ids),
+            logprobs=tuple(work.logprobs),
+            finish=finish,
+            versions=(VersionSpan(self._version, 0, len(work.ids)),) if work.ids else (),
+            queue_s=started - work.submitted,
+            run_s=now - started,
+            cached_tokens=work.cached,
         )
+        _answer(work.answer, result)
 
     def _free(self, work: _Work) -> None:
         """Takes a request out of queue or batch; the last row moves into its place."""
@@ -329,7 +330,13 @@ class BatchWorker:
 
 
 def _refuse(item: _Work | _Interrupt | _Load | str, reason: str) -> None:
-    if isinstance(item, _Work):
-        item.answer(EngineUnavailable(reason))
-    elif isinstance(item, _Load):
-        item.done(EngineUnavailable(reason))
+    if isinstance(item, (_Work, _Load)):
+        _answer(item.answer, EngineUnavailable(reason))
+
+
+def _answer(future: Future[Any], outcome: object) -> None:
+    with contextlib.suppress(InvalidStateError):  # whoever asked has cancelled it
+        if isinstance(outcome, EngineUnavailable):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
