@@ -18,11 +18,11 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
+from cachetools import LRUCache
 from transformers import AutoConfig, AutoModelForCausalLM, Cache
 from transformers.cache_utils import CacheLayerMixin
 
@@ -137,79 +137,52 @@ class RowCache:
         return Cache(layers=[_RowLayer(layer[0], layer[1], self._cursor) for layer in self._storage])
 
 
-T = TypeVar("T")
-
-
-@dataclass(eq=False, slots=True)
-class Prefix(Generic[T]):
-    """A context that is kept."""
-
-    ids: array[int]
-    value: T
-    size: int
-
-
-class PrefixStore(Generic[T]):
-    """At most `max_bytes` of values; the one unused for longest goes first."""
+class PrefixStore:
+    """At most `max_bytes` of what rows have computed; the one unused for longest goes first."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: list[Prefix[T]] = []
-        """From least to most recently used."""
-        self.bytes = 0
+        self.kept: LRUCache[bytes, torch.Tensor] = LRUCache(max_bytes, getsizeof=lambda saved: saved.nbytes)
+        """By the ids, as `_packed` writes them."""
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, ids: tuple[int, ...]) -> tuple[int, T] | None:
-        """(length, value) of the entry that shares the longest prefix with `ids`, the last id left out.
+    def find(self, ids: tuple[int, ...]) -> tuple[int, torch.Tensor] | None:
+        """(length, saved) of the entry that shares the longest prefix with `ids`, the last id left out.
 
         The last id is left out because its logits are wanted, so it has to be computed.
         """
-        wanted = array("l", ids[:-1])
+        wanted = _packed(ids[:-1])
         best, length = None, 0
-        for entry in self._entries:
-            shared = _common(entry.ids, wanted)
+        for entry in self.kept:
+            shared = _common(entry, wanted)
             if shared > length:
                 best, length = entry, shared
-        if best is None:
-            return None
-        self._entries.remove(best)
-        self._entries.append(best)
-        return length, best.value
+        return None if best is None else (length, self.kept[best])
 
-    def add(self, ids: tuple[int, ...], value: T, size: int) -> None:
+    def add(self, ids: tuple[int, ...], saved: torch.Tensor) -> None:
         """Keeps a context. An entry that is a prefix of it is replaced; one that extends it makes this call a no-op."""
-        new = array("l", ids)
-        if size > self._max_bytes:
+        new = _packed(ids)
+        if saved.nbytes > self.kept.maxsize:
             return
-        for entry in list(self._entries):
-            shared = _common(entry.ids, new)
-            if shared == len(new):
+        for entry in list(self.kept):
+            if entry.startswith(new):
                 return
-            if shared == len(entry.ids):
-                self._drop(entry)
-        self._entries.append(Prefix(new, value, size))
-        self.bytes += size
-        while self.bytes > self._max_bytes:
-            self._drop(self._entries[0])
-
-    def clear(self) -> None:
-        """Forgets everything, as new weights require."""
-        self._entries.clear()
-        self.bytes = 0
-
-    def _drop(self, entry: Prefix[T]) -> None:
-        self._entries.remove(entry)
-        self.bytes -= entry.size
+            if new.startswith(entry):
+                del self.kept[entry]
+        self.kept[new] = saved
 
 
-def _common(left: array[int], right: array[int]) -> int:
-    """Length of the common prefix, by bisection over slices, which compare at C speed."""
-    low, high = 0, min(len(left), len(right))
+_ID_BYTES = 8
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    return array("q", ids).tobytes()
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """Number of ids of the common prefix, by bisection over slices, which compare at C speed."""
+    low, high = 0, min(len(left), len(right)) // _ID_BYTES
     while low < high:
         middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
+        if left[low * _ID_BYTES : middle * _ID_BYTES] == right[low * _ID_BYTES : middle * _ID_BYTES]:
             low = middle
         else:
             high = middle - 1
@@ -245,7 +218,7 @@ class Decoder:
             max_columns=self.max_model_tokens,
             device=self.device,
         )
-        self._prefixes: PrefixStore[torch.Tensor] = PrefixStore(prefix_bytes)
+        self._prefixes = PrefixStore(prefix_bytes)
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> tuple[torch.Tensor, int]:
@@ -272,8 +245,7 @@ class Decoder:
     def end(self, row: int, ids: Sequence[int]) -> None:
         """Keeps what `row` has computed, the contexts `ids`, for requests that extend it."""
         if ids:
-            saved = self._rows.save(row, len(ids))
-            self._prefixes.add(tuple(ids), saved, saved.numel() * saved.element_size())
+            self._prefixes.add(tuple(ids), self._rows.save(row, len(ids)))
 
     @torch.inference_mode()
     def move(self, source: int, target: int, columns: int) -> None:
@@ -291,7 +263,7 @@ class Decoder:
             state, where = load_model(source.path).state_dict(), str(source.path)
         self._check_shapes(state, where)
         self.model.load_state_dict(state)  # in place: the device never holds two models
-        self._prefixes.clear()
+        self._prefixes.kept.clear()
 
     def _check_shapes(self, state: Mapping[str, torch.Tensor], where: str) -> None:
         old, new = ({name: value.shape for name, value in each.items()} for each in (self.model.state_dict(), state))
@@ -299,9 +271,9 @@ class Decoder:
             raise FairboxError(f"{where}: its weights have other names or shapes than those that are loaded")
 
     def _reuse(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> int:
-        source, shared = None, 0
+        source, shared, wanted = None, 0, _packed(ids[:-1])
         for other, context in enumerate(running):
-            length = _shared(context, ids[:-1])
+            length = _common(_packed(context), wanted)
             if length > shared:
                 source, shared = other, length
         found = self._prefixes.find(ids)
@@ -355,10 +327,3 @@ def blank_model(model_dir: Path) -> Any:
     with _LOADING:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
-
-
-def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
