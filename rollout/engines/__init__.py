@@ -15,7 +15,6 @@ from rollout.engines.base import (
     VersionSpan,
 )
 from rollout.engines.model_store import find_model
-from rollout.engines.replicas.placement import ReplicaState, ReplicaView
 from rollout.engines.replicas.replicated import ReplicatedEngine
 from rollout.engines.weights import (
     DiskWeights,
@@ -36,8 +35,6 @@ __all__ = [
     "GenerationResult",
     "Interrupt",
     "Replica",
-    "ReplicaState",
-    "ReplicaView",
     "ReplicatedEngine",
     "SamplingParams",
     "StateWeights",

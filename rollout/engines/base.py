@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
@@ -138,8 +138,6 @@ class EngineStatistics:
     sampled_tokens: int = 0
     busy_s: float = 0.0
     """Time with at least one request running."""
-    extra: dict[str, float] = field(default_factory=dict)
-    """Figures that only this engine has."""
 
 
 class Engine(Protocol):

@@ -220,7 +220,7 @@ class TurnFigures:
         sums = {name: getattr(self._sums, name) + value for name, value in more.items()}
         self._sums = replace(self._sums, **sums)
 
-    def statistics(self, *, running: int, **extra: float) -> EngineStatistics:
+    def statistics(self, *, running: int) -> EngineStatistics:
         """As it is now. `running`: turns of which an id was sampled; the others wait."""
         busy_s = self._sums.busy_s + (self._clock.now() - self._busy_since if self._turns else 0.0)
-        return replace(self._sums, running=running, queued=self._turns - running, busy_s=busy_s, extra=extra)
+        return replace(self._sums, running=running, queued=self._turns - running, busy_s=busy_s)

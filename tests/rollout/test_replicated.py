@@ -32,9 +32,9 @@ def tiny(folder: Path, version: str = "first") -> TransformersEngine:
     return TransformersEngine(folder, max_model_tokens=1024, weight_version=version)
 
 
-async def states(engine: ReplicatedEngine, *wanted: str) -> None:
+async def states(engine: ReplicatedEngine, *wanted: bool) -> None:
     async with asyncio.timeout(60):
-        while [view.state for view in engine.replicas()] != list(wanted):
+        while [view.up for view in engine.replicas()] != list(wanted):
             await asyncio.sleep(0.01)
 
 
@@ -70,10 +70,8 @@ async def test_turns_of_a_replica_that_dies_are_sampled_again_on_another(tiny_di
                 await asyncio.sleep(0.01)
         await engines["a"].__aexit__(None, None, None)  # its model is gone, and its turns with it
         results = await asyncio.gather(*tasks)
-        assert [view.state for view in engine.replicas()] == ["down", "ready"]
-        figures = engine.statistics()
-        assert figures.extra["retried"] == 3
-        assert figures.extra["replicas_ready"] == 1
+        assert [view.up for view in engine.replicas()] == [False, True]
+        assert [view.placed for view in engine.replicas()] == [3, 6]
         for name in ("t0", "t1", "t9"):
             await engine.generate(on(name, (1,)))
     plain = plain_model(tiny_dir)
@@ -87,11 +85,11 @@ async def test_replica_that_comes_later_gets_the_wanted_weights_first(
 ) -> None:
     late = tmp_path / "late"
     async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(late)}) as engine:
-        await states(engine, "ready", "down")
+        await states(engine, True, False)
         await engine.update_weights(DiskWeights(other_tiny_dir), version="second")
         shutil.copytree(tiny_dir, tmp_path / "copying")
         (tmp_path / "copying").rename(late)
-        await states(engine, "ready", "ready")
+        await states(engine, True, True)
         for trajectory_id in ("t", "u"):
             asked = on(trajectory_id, (1, 2, 3), 8)
             result = await engine.generate(asked)
@@ -105,7 +103,7 @@ async def test_update_that_fails_everywhere_changes_nothing(tiny_dir: Path, tmp_
         with pytest.raises(EngineUnavailable, match="the weights were not replaced"):
             await engine.update_weights(DiskWeights(tmp_path / "absent"), version="second")
         assert engine.weight_version == "first"
-        assert [view.state for view in engine.replicas()] == ["ready", "ready"]
+        assert [view.up for view in engine.replicas()] == [True, True]
         result = await engine.generate(on("t", (1,)))
         assert result.versions == (VersionSpan("first", 0, 4),)
 
@@ -138,6 +136,6 @@ async def test_no_replica_is_an_error_with_every_reason(tiny_dir: Path, tmp_path
 
 async def test_replica_with_other_weights_and_no_folder_to_load_them_from_stays_out(tiny_dir: Path) -> None:
     async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(tiny_dir, "other")}) as engine:
-        assert sorted(view.state for view in engine.replicas()) == ["down", "ready"]
-        (down,) = (view for view in engine.replicas() if view.state == "down")
+        assert sorted(view.up for view in engine.replicas()) == [False, True]
+        (down,) = (view for view in engine.replicas() if not view.up)
         assert "in no folder" in down.last_error

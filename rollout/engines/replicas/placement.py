@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 BALANCE_ABS = 4
 """A trajectory is moved when its replica has at least this many turns more than the one with the fewest ..."""
@@ -28,15 +27,6 @@ MAX_STICKY = 100_000
 """Trajectories that are remembered; the one unused for longest is forgotten first."""
 
 
-class ReplicaState(StrEnum):
-    """Says whether a replica takes turns."""
-
-    READY = "ready"
-    """It does."""
-    DOWN = "down"
-    """A turn or a probe failed, or it has not answered yet; it takes turns again after a probe that succeeds."""
-
-
 @dataclass(slots=True)
 class ReplicaView:
     """One replica as it is: the balancer alone changes it."""
@@ -44,20 +34,15 @@ class ReplicaView:
     name: str
     probe_at: float
     up: bool = False
+    """Says whether it takes turns: not until a probe succeeds, and not after a turn or a probe failed."""
     load: int = 0
     """Turns that were placed on it and have not ended."""
     placed: int = 0
     """Turns that were ever placed on it."""
-    failures: int = 0
-    """Turns and probes that ever failed at it."""
     failed_probes: int = 0
     """In a row."""
     probing: bool = False
     last_error: str = ""
-
-    @property
-    def state(self) -> ReplicaState:
-        return ReplicaState.READY if self.up else ReplicaState.DOWN
 
 
 class Balancer:
@@ -66,8 +51,6 @@ class Balancer:
     def __init__(self, names: Iterable[str], *, now: float) -> None:
         self._replicas = {name: ReplicaView(name, probe_at=now) for name in names}
         self._sticky: OrderedDict[str, str] = OrderedDict()
-        self.moved = 0
-        """Trajectories that changed their replica."""
 
     def choose(self, trajectory_id: str, avoid: Collection[str] = ()) -> str | None:
         """Places a turn, which `ended` must be told of; None when no replica is ready.
@@ -82,7 +65,6 @@ class Balancer:
         before = self._sticky.get(trajectory_id)
         chosen = before if before in ready and not self._unbalanced(ready[before].load, ready[least].load) else least
         assert chosen is not None
-        self.moved += before is not None and before != chosen
         self._sticky[trajectory_id] = chosen
         self._sticky.move_to_end(trajectory_id)
         while len(self._sticky) > MAX_STICKY:
@@ -98,7 +80,6 @@ class Balancer:
     def failed(self, name: str, error: str, *, now: float) -> None:
         """A turn failed at a replica: it takes no more until a probe, due at once, succeeds."""
         replica = self._replicas[name]
-        replica.failures += 1
         replica.last_error = error
         if replica.up:
             replica.up = False
@@ -120,7 +101,6 @@ class Balancer:
             replica.failed_probes = 0
             replica.probe_at = now + PROBE_EVERY_S
             return False
-        replica.failures += 1
         replica.failed_probes += 1
         replica.last_error = error
         backoff = PROBE_BACKOFF_S * 2 ** min(replica.failed_probes - 1, 30)

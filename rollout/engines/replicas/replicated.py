@@ -40,9 +40,11 @@ Failed = Callable[[str, str], None]
 
 
 class ReplicaWeights:
-    """The wanted weights, and whether replicas are paused."""
+    """The wanted weights, and whether replicas are paused. `answering` are the replicas that answer, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, answering: Callable[[], Mapping[str, Replica]], failed: Failed) -> None:
+        self._answering = answering
+        self._failed = failed
         self.version = ""
         """Wanted; that of the first replica that answered until an update."""
         self._source: WeightSource | None = None
@@ -63,16 +65,9 @@ class ReplicaWeights:
             if self._paused:
                 await engine.pause(self._mode)
 
-    async def update(
-        self,
-        engines: Mapping[str, Replica],
-        failed: Failed,
-        source: WeightSource,
-        *,
-        version: str,
-        timeout_s: float,
-    ) -> None:
+    async def update(self, source: WeightSource, *, version: str, timeout_s: float) -> None:
         """Raises the first error when every replica fails; otherwise those that did are `failed`."""
+        engines = self._answering()
         async with self._lock:
             errors = await _each(
                 engines, lambda engine: engine.update_weights(source, version=version, timeout_s=timeout_s)
@@ -81,32 +76,32 @@ class ReplicaWeights:
                 raise next(iter(errors.values()))
             self.version, self._source = version, source
             for name, error in errors.items():
-                failed(name, str(error))
+                self._failed(name, str(error))
 
-    async def pause(
-        self, engines: Mapping[str, Replica], failed: Failed, mode: Interrupt | None, *, timeout_s: float
-    ) -> None:
+    async def pause(self, mode: Interrupt | None, *, timeout_s: float) -> None:
         """Raises the error of a replica that answers and could not be paused, after the others were resumed."""
+        engines = self._answering()
         async with self._lock:
             errors = await _each(engines, lambda engine: engine.pause(mode, timeout_s=timeout_s))
             alive = [name for name in errors if await _answers(engines[name])]
             if alive or len(errors) == len(engines):
                 with contextlib.suppress(EngineUnavailable):
-                    await asyncio.shield(self._resume(engines, failed))
+                    await asyncio.shield(self._resume(engines))
                 raise errors[alive[0]] if alive else next(iter(errors.values()))
             self._paused, self._mode = True, mode
             for name, error in errors.items():
-                failed(name, str(error))
+                self._failed(name, str(error))
 
-    async def resume(self, engines: Mapping[str, Replica], failed: Failed) -> None:
+    async def resume(self) -> None:
         """A replica that can't be resumed is `failed`."""
+        engines = self._answering()
         async with self._lock:
-            await self._resume(engines, failed)
+            await self._resume(engines)
 
-    async def _resume(self, engines: Mapping[str, Replica], failed: Failed) -> None:
+    async def _resume(self, engines: Mapping[str, Replica]) -> None:
         self._paused = False
         for name, error in (await _each(engines, lambda engine: engine.resume())).items():
-            failed(name, str(error))
+            self._failed(name, str(error))
 
 
 async def _each(
@@ -161,14 +156,14 @@ class ReplicatedEngine:
         self._clock = MonotonicClock()
         self._members = {name: _Member(engine) for name, engine in replicas.items()}
         self._balancer = Balancer(self._members, now=self._clock.now())
-        self._weights = ReplicaWeights()
+        self._weights = ReplicaWeights(self._answering, self._failed)
         self._changed = asyncio.Event()
         """Set, and made anew, whenever a replica may have become ready."""
         self._wake = asyncio.Event()
         """Set when a probe may be due before the prober thinks."""
         self._prober: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
-        self._waiting = self._retried = 0
+        self._waiting = 0
         self._bounds = (0, 0)
 
     @property
@@ -232,7 +227,6 @@ class ReplicatedEngine:
                 if self._prober is None or attempt == _MAX_ATTEMPTS or self._clock.now() >= ends:
                     raise
                 _LOG.warning("turn %s is sampled again: replica %s: %s", request.request_id, name, error)
-                self._retried += 1
         raise AssertionError("the last attempt returns or raises")
 
     def replicas(self) -> tuple[ReplicaView, ...]:
@@ -244,33 +238,26 @@ class ReplicatedEngine:
         each = [member.engine.statistics() for member in self._members.values()]
         names = ("running", "finished", "aborted", "prompt_tokens", "cached_tokens", "sampled_tokens")
         sums: dict[str, Any] = {name: sum(getattr(figures, name) for figures in each) for name in names}
-        views = self._balancer.views()
         return EngineStatistics(
             **sums,
             queued=self._waiting + sum(figures.queued for figures in each),
             busy_s=max(figures.busy_s for figures in each),
-            extra={
-                "replicas": len(views),
-                "replicas_ready": sum(view.state == "ready" for view in views),
-                "moved": self._balancer.moved,
-                "retried": self._retried,
-            },
         )
 
     async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
         """As `WeightedEngine`, for every replica that answers. One that fails is down until it is probed."""
-        await self._weights.pause(self._answering(), self._failed, mode, timeout_s=timeout_s)
+        await self._weights.pause(mode, timeout_s=timeout_s)
 
     async def resume(self) -> None:
-        await self._weights.resume(self._answering(), self._failed)
+        await self._weights.resume()
 
     async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
         """As `WeightedEngine`, all replicas at once. Those that fail are down until they have the weights; when all
         fail the wanted version stays what it was, and the first error is raised."""
-        await self._weights.update(self._answering(), self._failed, source, version=version, timeout_s=timeout_s)
+        await self._weights.update(source, version=version, timeout_s=timeout_s)
 
     def _answering(self) -> dict[str, Replica]:
-        up = {view.name for view in self._balancer.views() if view.state != "down"}
+        up = {view.name for view in self._balancer.views() if view.up}
         return {name: member.engine for name, member in self._members.items() if member.entered and name in up}
 
     def _failed(self, name: str, error: str) -> None:
@@ -292,7 +279,9 @@ class ReplicatedEngine:
                         return name
                     await self._changed.wait()
         except TimeoutError:
-            reasons = "; ".join(f"{view.name} is {view.state}: {view.last_error}" for view in self._balancer.views())
+            reasons = "; ".join(
+                f"{view.name} is {'ready' if view.up else 'down'}: {view.last_error}" for view in self._balancer.views()
+            )
             raise EngineUnavailable(f"no replica was ready in time: {reasons}") from None
         finally:
             self._waiting -= 1

@@ -78,7 +78,6 @@ class SglangEngine:
         self._parts: PartRunner | None = None
         self._stack: contextlib.AsyncExitStack | None = None
         self._figures = TurnFigures(self._clock)
-        self._interrupted = 0
 
     @property
     def model_name(self) -> str:
@@ -177,7 +176,7 @@ class SglangEngine:
 
     def statistics(self) -> EngineStatistics:
         started = 0 if self._parts is None else self._parts.started
-        return self._figures.statistics(running=started, interrupted=self._interrupted)
+        return self._figures.statistics(running=started)
 
     async def _advance(self, turn: Turn) -> None:
         """One part of a turn."""
@@ -190,7 +189,6 @@ class SglangEngine:
             part, interrupted = await self._parts.run(asked)
         self._figures.count(prompt_tokens=len(asked.input_ids), cached_tokens=part.cached_tokens)
         turn.add(part, interrupted=interrupted)
-        self._interrupted += turn.finish is None
         if turn.finish is None and not part.ids:
             if not turn.queue_left_s:
                 raise EngineUnavailable(f"{self.url}: the turn was sent away until its time in the queue was over")
