@@ -49,9 +49,7 @@ from rollout.loop.runner import RunnerStatistics
 from rollout.metrics import RolloutMetrics
 from rollout.service.config import ServiceConfig
 from rollout.tools.statistics import ToolStatistics
-from rollout.training.rollouts.stream import SourceStatistics
-from rollout.training.run.run import trainer_metrics
-from rollout.training.run.trainer import TrainerPhase, TrainerStatistics
+from rollout.training.run.metrics import trainer_metrics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -222,7 +220,7 @@ def metrics(_: object) -> str:
         "executor": [*executor_metrics(GetStatusResponse, tally, fake(live={}, made=0), boxes)],
         "limiter": [*limiter_metrics(term)],
         "rollout": [*run, *service_metrics(EngineStatistics(), {"NAME": ToolStatistics()})],
-        "training": [*trainer_metrics(TrainerStatistics(TrainerPhase.ENDED, 0, 0, 0, SourceStatistics(), {"NAME": 0}))],
+        "training": [*trainer_metrics(step=0, steps=0, saved=0, figures={"NAME": 0})],
     }
     for name in ("executor", "limiter"):
         found[name] += security_metrics(f"fairbox_{name}", SecurityStatus())

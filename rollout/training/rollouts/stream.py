@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from executor_service import Cause
 from fairbox.errors import ConfigError, FairboxError
@@ -146,35 +146,6 @@ class StepBatch:
     """Figures of the rollouts that gave them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatistics:
-    """Counts of the rollouts of a run."""
-
-    running: int = 0
-    """Groups that are played."""
-    waiting: int = 0
-    """Groups that have ended, and that no step is trained on yet."""
-    trajectories: int = 0
-    """Trajectories that are played or scored now."""
-    lost: int = 0
-    """Groups that the service failed, all of their trajectories."""
-
-
-class _Places(asyncio.Semaphore):
-    """Places of trajectories, and how many are taken."""
-
-    taken = 0
-
-    async def acquire(self) -> Literal[True]:
-        got = await super().acquire()
-        self.taken += 1
-        return got
-
-    def release(self) -> None:
-        self.taken -= 1
-        super().release()
-
-
 class RolloutStream:
     """`async with RolloutStream(...) as stream:` around a run, behind `steps_done` steps; then `batch` and `trained`
     for each step in turn. `state` is what `state()` gave then. Leaving it ends whatever is played."""
@@ -210,7 +181,7 @@ class RolloutStream:
             config.samples_per_prompt + config.extra_samples, config.samples_per_prompt, config.extra_samples
         )
         self._retries = config.infra_retries
-        self._places = _Places(config.concurrency)
+        self._places = asyncio.Semaphore(config.concurrency)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
         self._playing: dict[int, asyncio.Task[None]] = {}
@@ -314,10 +285,6 @@ class RolloutStream:
     def state(self) -> dict[str, Any]:
         """State that a run needs to go on after the last step that was trained on, as plain values."""
         return self._ledger.state() | {"problems": len(self._tasks)}
-
-    def statistics(self) -> SourceStatistics:
-        ledger = self._ledger
-        return SourceStatistics(ledger.running, ledger.waiting, self._places.taken, ledger.lost)
 
     async def _wait(self) -> None:
         await self._news.wait()

@@ -1,4 +1,4 @@
-"""Figures of a run: one line of `metrics.jsonl` for each step, a table for people, and boards (boards.py).
+"""Figures of a run: one line of `metrics.jsonl` for each step, a table for people, boards (boards.py), Prometheus.
 
 Invariant: after a resume, the file has each step once, in order. NaN is written as null.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from fairbox.errors import FairboxError
@@ -35,6 +37,19 @@ _COLUMNS = (
     ("train s", "time/update_s", 8, ".1f"),
 )
 """Heading, name of the figure, width, format."""
+
+
+def trainer_metrics(*, step: int, steps: int, saved: int, figures: Mapping[str, float]) -> Iterator[Metric]:
+    """Metrics of the progress of a run, and the figures of its last step or evaluation."""
+    prefix = "fairbox_training_"
+    yield GaugeMetricFamily(prefix + "step", "Steps that are done.", step)
+    yield GaugeMetricFamily(prefix + "steps", "Steps of the whole run.", steps)
+    yield GaugeMetricFamily(prefix + "saved_step", "Steps that the newest checkpoint has; 0: there is none.", saved)
+    text = "Figures of the last step by name, as in metrics.jsonl."
+    family = GaugeMetricFamily(prefix + "figure", text, labels=["name"])
+    for name, value in sorted(figures.items()):
+        family.add_metric([name], value)
+    yield family
 
 
 class MetricLog:

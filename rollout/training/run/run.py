@@ -2,9 +2,6 @@
 
 `only_run`: the kernel holds the lock on `out` and lets it go when the process ends, however it ends. A file system
 without locks protects nobody.
-
-`trainer_metrics`: everything is read from `Trainer.statistics()`. Labels are of closed sets and of the names in
-`metrics.jsonl`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
@@ -47,43 +43,7 @@ from rollout.training.rollouts.service import AWAY_S, ServiceLoop
 from rollout.training.rollouts.stream import RolloutStream
 from rollout.training.run.boards import WandbSettings
 from rollout.training.run.metrics import METRICS, MetricLog
-from rollout.training.run.trainer import AnyLearner, Evaluation, Trainer, TrainerPhase, TrainerStatistics
-
-_PREFIX = "fairbox_training_"
-
-
-def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
-    """Metrics of the progress of a run, and the figures of its last step."""
-    yield _gauge("step", "Steps that are done.", now.step)
-    yield _gauge("steps", "Steps of the whole run.", now.steps)
-    yield _gauge("saved_step", "Steps that the newest checkpoint has; 0: there is none.", now.saved)
-    phases = GaugeMetricFamily(
-        _PREFIX + "phase", "1 for the phase that the trainer is in, 0 for the others.", labels=["phase"]
-    )
-    for phase in TrainerPhase:
-        phases.add_metric([phase.value], float(phase is now.phase))
-    yield phases
-    groups = GaugeMetricFamily(_PREFIX + "groups", "Groups that no step was trained on yet.", labels=["state"])
-    groups.add_metric(["running"], now.rollouts.running)
-    groups.add_metric(["waiting"], now.rollouts.waiting)
-    yield groups
-    yield _gauge("trajectories", "Trajectories that are played or scored.", now.rollouts.trajectories)
-    yield _counter("lost_groups", "Groups that the service failed, all of their trajectories.", now.rollouts.lost)
-    figures = GaugeMetricFamily(
-        _PREFIX + "figure", "Figures of the last step by name, as in metrics.jsonl.", labels=["name"]
-    )
-    for name, value in sorted(now.figures.items()):
-        figures.add_metric([name], value)
-    yield figures
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(_PREFIX + name, text, value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(_PREFIX + name, text, value)
-
+from rollout.training.run.trainer import AnyLearner, Evaluation, Trainer
 
 LOCK = "run.lock"
 
@@ -232,7 +192,7 @@ async def open_service(run: TrainingRun, steps_done: int) -> AsyncIterator[Train
 
 
 def _metrics(trainer: Trainer, loop: TrainingLoop) -> Iterator[Metric]:
-    yield from trainer_metrics(trainer.statistics())
+    yield from trainer.metrics()
     yield from loop.metrics()
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from prometheus_client.metrics_core import Metric
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
@@ -29,8 +30,8 @@ from rollout.training.learner.model_folder import WritableModel
 from rollout.training.learner.sync import WeightSync
 from rollout.training.rollouts.loops import TrainingLoop
 from rollout.training.rollouts.play import play
-from rollout.training.rollouts.stream import RolloutStream, SourceStatistics
-from rollout.training.run.metrics import MetricLog
+from rollout.training.rollouts.stream import RolloutStream
+from rollout.training.run.metrics import MetricLog, trainer_metrics
 
 _LOG = logging.getLogger("fairbox.training")
 
@@ -62,41 +63,6 @@ class Evaluation:
     tasks: Sequence[Task]
 
 
-class TrainerPhase(StrEnum):
-    """Phases of a trainer. Rollouts that run ahead go on in each."""
-
-    STARTING = "starting"
-    """Nothing yet."""
-    ROLLOUTS = "rollouts"
-    """It waits for the trajectories of a step."""
-    UPDATE = "update"
-    """It moves the weights."""
-    SYNC = "sync"
-    """The weights go to the engine."""
-    EVALUATION = "evaluation"
-    """It plays held-out tasks."""
-    CHECKPOINT = "checkpoint"
-    """It writes a checkpoint."""
-    ENDED = "ended"
-    """It is done, or was stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerStatistics:
-    """Progress of a run."""
-
-    phase: TrainerPhase
-    step: int
-    """Steps that are done."""
-    steps: int
-    """Steps of the whole run."""
-    saved: int
-    """Steps that the newest checkpoint has; 0: there is none."""
-    rollouts: SourceStatistics
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """Figures of the last step or evaluation, as in metrics.jsonl."""
-
-
 class Trainer:
     """`await Trainer(...).run(stop)`. `learner` and `source` are at the newest checkpoint, or at their beginning."""
 
@@ -125,18 +91,12 @@ class Trainer:
         self._settings = settings
         self._evaluation = evaluation
         self._saved = learner.steps_done
-        self._phase = TrainerPhase.STARTING
         self._figures: Mapping[str, float] = {}
 
-    def statistics(self) -> TrainerStatistics:
-        return TrainerStatistics(
-            phase=self._phase,
-            step=self._learner.steps_done,
-            steps=self._config.steps,
-            saved=self._saved,
-            rollouts=self._source.statistics(),
-            figures=self._figures,
-        )
+    def metrics(self) -> Iterator[Metric]:
+        """Progress of the run, for Prometheus."""
+        done, steps = self._learner.steps_done, self._config.steps
+        return trainer_metrics(step=done, steps=steps, saved=self._saved, figures=self._figures)
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Trains until the last step; says whether it got there. With `stop` set it ends at the next chance, with a
@@ -149,8 +109,6 @@ class Trainer:
             except FairboxError:
                 await self._save_or_warn()
                 raise
-            finally:
-                self._phase = TrainerPhase.ENDED
 
     async def _run(self, stop: asyncio.Event) -> bool:
         if self._evaluation is not None and not await self._evaluate_first(self._evaluation, stop):
@@ -183,15 +141,13 @@ class Trainer:
     async def _step(self, stop: asyncio.Event) -> bool:
         """Runs one step; False if `stop` is set, before its update or after."""
         step = self._learner.steps_done + 1
-        self._phase = TrainerPhase.ROLLOUTS
         batch = await self._source.batch(step, stop)
         if batch is None:
             return False
-        self._phase, rolled = TrainerPhase.UPDATE, time.monotonic()
+        rolled = time.monotonic()
         figures = await self._update(batch.results)
         figures |= {**batch.figures, "time/update_s": time.monotonic() - rolled}
         try:
-            self._phase = TrainerPhase.SYNC
             await self._source.trained(step)
             if self._evaluation is not None and step % self._config.eval_every == 0:
                 figures |= await self._evaluate(self._evaluation, stop) or {}
@@ -229,7 +185,6 @@ class Trainer:
 
     async def _evaluate(self, evaluation: Evaluation, stop: asyncio.Event) -> dict[str, float] | None:
         """Plays the held-out tasks with the current weights: its figures, or None if `stop` is set before its end."""
-        self._phase = TrainerPhase.EVALUATION
         step, began = self._learner.steps_done, time.monotonic()
         await self._sync.ensure(step)
         results = await play(
@@ -251,7 +206,7 @@ class Trainer:
         }
 
     async def _save(self) -> None:
-        self._phase, step, rollouts = TrainerPhase.CHECKPOINT, self._learner.steps_done, self._source.state()
+        step, rollouts = self._learner.steps_done, self._source.state()
 
         def write() -> None:
             self._checkpoints.save(step, self._learner.state(), self._settings, rollouts=rollouts)
