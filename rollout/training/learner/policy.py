@@ -77,9 +77,7 @@ class Layout:
     """Input of the model for some rows, of which N tokens are asked for. Tensors are on the CPU."""
 
     input_ids: torch.Tensor
-    """int64 [b, T], padded on the right."""
-    position_ids: torch.Tensor
-    """int64, like `input_ids`."""
+    """int64 [b, T], padded on the right, behind everything that is asked for: rows need no mask but the causal one."""
     before: torch.Tensor
     """int64 [N]: place, in the flattened input, of the id before each token."""
     targets: torch.Tensor
@@ -100,13 +98,7 @@ class Layout:
             before.append(place * longest + prompt + at - 1)
             targets.append(batch.responses[row, at])
         inputs = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-        positions = torch.arange(longest).expand(inputs.shape)
-        return cls(inputs, positions, torch.cat(before), torch.cat(targets), mask[rows])
-
-    def inputs(self, device: str) -> dict[str, Any]:
-        """Arguments of the model. Padding on the right is behind everything that is asked for, so rows need no mask but
-        the causal one."""
-        return {"input_ids": self.input_ids.to(device), "position_ids": self.position_ids.to(device)}
+        return cls(inputs, torch.cat(before), torch.cat(targets), mask[rows])
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """Spreads [N] over [b, R], with 0 at tokens that were not asked for."""
@@ -116,7 +108,6 @@ class Layout:
 
 IDLE = Layout(
     input_ids=torch.zeros(1, 2, dtype=torch.int64),
-    position_ids=torch.arange(2).unsqueeze(0),
     before=torch.zeros(1, dtype=torch.int64),
     targets=torch.zeros(1, dtype=torch.int64),
     mask=torch.ones(1, 1, dtype=torch.bool),
@@ -262,7 +253,7 @@ class Policy:
         device = self.settings.device
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
             found: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = self._computed(
-                layout.inputs(device),
+                layout.input_ids.to(device),
                 layout.before.to(device),
                 layout.targets.to(device),
                 temperature=temperature,

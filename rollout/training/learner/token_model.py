@@ -70,7 +70,7 @@ class TokenModel(torch.nn.Module):
 
     def forward(
         self,
-        inputs: dict[str, Any],
+        input_ids: torch.Tensor,
         before: torch.Tensor,
         targets: torch.Tensor,
         *,
@@ -78,8 +78,8 @@ class TokenModel(torch.nn.Module):
         entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(logprobs, entropies, values), each [N], of the tokens `targets` (int64 [N]), each behind the id whose place
-        in the flattened input `before` (int64 [N]) says. `inputs` are the model's."""
-        hidden = self.model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[before]
+        in the flattened `input_ids` (int64 [b, T]) `before` (int64 [N]) says."""
+        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)[before]
         logprobs, entropy = token_logprobs(
             hidden,
             targets,

@@ -116,10 +116,9 @@ def test_a_head_in_float32_comes_nearer_to_the_engine(model_dir: Path) -> None:
     def logprobs(dtype: str, head_dtype: str) -> Any:
         settings = PolicySettings(dtype=dtype, head_dtype=head_dtype)
         model = load_token_model(model_dir, settings, adapters=False, value_head=False, seed=0)
-        inputs = {"input_ids": ids[None], "position_ids": torch.arange(len(ids))[None]}
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
             before = torch.arange(len(ids) - 1)
-            return model(inputs, before, ids[1:], temperature=1.0, entropy_gradient=False)[0]
+            return model(ids[None], before, ids[1:], temperature=1.0, entropy_gradient=False)[0]
 
     exact = logprobs("float32", "float32")
     near, far = ((logprobs("bfloat16", head) - exact).abs().mean() for head in ("float32", "bfloat16"))
