@@ -298,7 +298,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
     return EXIT_INTERRUPTED if received[:1] == [signal.SIGINT] else 0
 
 
-async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
     """Runs `work` to its end, or cancels it when `stop` is set; whether it ended."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:

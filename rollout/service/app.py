@@ -107,7 +107,7 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
         await stack.enter_async_context(server)
         await health.set_ready(True)
         _LOG.info("listening on %s, %d trajectories go on", server.address, trajectories.totals.resumed)
-        await until_stopped(stop, trajectories.until_failed())
+        await until_stopped(stop, trajectories.failed.wait())
         await health.set_ready(False)
         trajectories.end_streams()
         await server.stop(_LAST_CALLS_S)

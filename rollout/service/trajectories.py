@@ -159,10 +159,6 @@ class Trajectories:
             del self._news[delivery]
             self._book.close(delivery)
 
-    async def until_failed(self) -> None:
-        """Returns when nothing can be kept any more."""
-        await self.failed.wait()
-
     def end_streams(self) -> None:
         """Ends every stream: the service is about to end."""
         self.failed.set()

@@ -26,14 +26,6 @@ def parse_version(name: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2] or 1))
 
 
-def steps_of(version: str) -> int:
-    """Number of steps in a name that `version_name` made. Raises ValueError for other names."""
-    parsed = parse_version(version)
-    if parsed is None:
-        raise ValueError(f"{version!r} is no version of a training run")
-    return parsed[0]
-
-
 class WeightTarget(Protocol):
     """Taker of the weights: an engine, or the service that has one."""
 
@@ -77,8 +69,8 @@ class WeightSync:
         if not self._pushed == self._engine.weight_version == version_name(steps_done, self._life):
             await self.push(steps_done)
 
-    async def push(self, steps_done: int) -> str:
-        """Pushes the weights; returns the version that samples turns from now on. Caches of other weights are dropped.
+    async def push(self, steps_done: int) -> None:
+        """Pushes the weights, which sample turns from now on. Caches of other weights are dropped.
 
         Raises FairboxError if the engine can't take them.
         """
@@ -89,7 +81,7 @@ class WeightSync:
                 StateWeights(self._policy.state()), version=version, timeout_s=self._timeout_s
             )
             self._pushed = version
-            return version
+            return
         path = (self._folder / version).absolute()
         of_before = self._kept
         try:
@@ -100,7 +92,6 @@ class WeightSync:
             self._kept, self._pushed = path, version
         finally:
             await self._remove(of_before if self._kept == path else path)
-        return version
 
     async def close(self) -> None:
         """Removes the folder of the current weights, which no server gets any more."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairbox.errors import FairboxError
+from rollout.loop.results import TrajectoryResult
+from rollout.tokens.segment import SegmentKind
 from rollout.training.learner.sync import parse_version
 
 NAME = "lives.json"
@@ -44,6 +47,16 @@ class RunLives:
 
 ONE_LIFE = RunLives("", (0,))
 """A run whose trajectories end with its process."""
+
+
+def sampled_versions(result: TrajectoryResult) -> Counter[str]:
+    """Versions of the weights that sampled a trajectory, in order, with the number of ids of each."""
+    found: Counter[str] = Counter()
+    for part in result.parts:
+        for segment in part.segments:
+            if segment.kind is SegmentKind.SAMPLED and segment.weight_version is not None:
+                found[segment.weight_version] += len(segment.ids)
+    return found
 
 
 def begin_life(folder: Path, steps_done: int) -> RunLives:

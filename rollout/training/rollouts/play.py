@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,9 +24,8 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.state import RequestState
 from rollout.loop.task import Task
-from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
-from rollout.training.rollouts.lives import RunLives
+from rollout.training.rollouts.lives import RunLives, sampled_versions
 from rollout.training.rollouts.loops import TrainingLoop
 
 
@@ -57,7 +56,7 @@ class _RunLoop:
 
 
 def _of_the_run(result: TrajectoryResult, lives: RunLives) -> TrajectoryResult:
-    other = _other(result, lives)
+    other = next((version for version in sampled_versions(result) if not lives.descends_from(version)), None)
     if result.masked or other is None:
         return result
     return replace(
@@ -67,17 +66,6 @@ def _of_the_run(result: TrajectoryResult, lives: RunLives) -> TrajectoryResult:
         cause=Cause.INFRA,
         error=f"weights {other!r} sampled, which are none of this run's: a server was started again",
     )
-
-
-def _other(result: TrajectoryResult, lives: RunLives) -> str | None:
-    """The first version that is none of a training run's."""
-    versions = (
-        segment.weight_version
-        for part in result.parts
-        for segment in part.segments
-        if segment.kind is SegmentKind.SAMPLED
-    )
-    return next((version for version in versions if version is not None and not lives.descends_from(version)), None)
 
 
 def stream_task(number: int, *, tasks: int, seed: int) -> int:
@@ -126,14 +114,13 @@ async def play(
     config: TrainConfig,
     loop: TrainingLoop,
     environment: Environment,
-    tasks: Sequence[Task],
     stop: asyncio.Event,
     *,
     step: int,
     folder: Path,
 ) -> list[TrajectoryResult] | None:
-    """Plays one trajectory of each task for an evaluation, in order, dumped into `folder` as they end; None if `stop`
-    is set before. Raises DumpError."""
+    """Plays one trajectory of each task of an evaluation, in order, dumped into `folder` as they end; None if `stop` is
+    set before. Raises DumpError."""
     results: list[TrajectoryResult] = []
     with DumpWriter(folder, step) as dump:
 
@@ -145,7 +132,7 @@ async def play(
         temperature = config.eval_temperature
         runner = make_runner(config, loop, environment, sink, schedule, number=step, temperature=temperature)
         try:
-            if not await until_stopped(stop, runner.run(tasks)):
+            if not await until_stopped(stop, runner.run(environment.tasks())):
                 return None
         except ExceptionGroup as group:
             ours, others = group.split(DumpError)

@@ -38,9 +38,8 @@ from rollout.service.client import (
     TrajectoryStream,
 )
 from rollout.service.requests import MAX_IDS, MAX_UNACKNOWLEDGED, problem_digest
-from rollout.tokens.segment import SegmentKind
 from rollout.training.learner.sync import parse_version
-from rollout.training.rollouts.lives import RunLives
+from rollout.training.rollouts.lives import RunLives, sampled_versions
 from rollout.v1 import rollout_pb2 as pb
 
 AWAY_S = 600.0
@@ -228,13 +227,8 @@ class ServiceLoop:
 
     def _lost_weights(self, result: TrajectoryResult) -> bool:
         """Says whether weights of this run sampled it that this life does not have."""
-        versions = {
-            segment.weight_version
-            for part in result.parts
-            for segment in part.segments
-            if segment.kind is SegmentKind.SAMPLED and segment.weight_version is not None
-        }
-        return any(parse_version(each) is not None and not self.lives.descends_from(each) for each in versions)
+        ours = (version for version in sampled_versions(result) if parse_version(version) is not None)
+        return not all(map(self.lives.descends_from, ours))
 
     async def _result(self, name: str, task: Task, place: _Place) -> TrajectoryResult | None:
         """The trajectory with this id; None: it is gone."""

@@ -34,9 +34,9 @@ from rollout.envs.base import Environment
 from rollout.loop.groups import Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
-from rollout.training.learner.sync import WeightSync, steps_of
+from rollout.training.learner.sync import WeightSync, parse_version
+from rollout.training.rollouts.lives import sampled_versions
 from rollout.training.rollouts.loops import TrainingLoop
 from rollout.training.rollouts.play import dump_into, make_runner, stream_task
 from rollout.training.rollouts.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
@@ -56,12 +56,10 @@ def token_lags(results: Sequence[TrajectoryResult], step: int) -> Counter[int]:
     """Sampled tokens of what is not masked, by the steps between their weights and those that step `step` moves."""
     lags: Counter[int] = Counter()
     for result in results:
-        if result.masked:
-            continue
-        for part in result.parts:
-            for segment in part.segments:
-                if segment.kind is SegmentKind.SAMPLED and segment.weight_version is not None:
-                    lags[step - 1 - steps_of(segment.weight_version)] += len(segment.ids)
+        for version, count in sampled_versions(result).items() if not result.masked else ():
+            parsed = parse_version(version)
+            assert parsed is not None, "trajectories of other weights are masked"
+            lags[step - 1 - parsed[0]] += count
     return lags
 
 
@@ -221,7 +219,7 @@ class RolloutStream:
         if not self._open or not self._ahead:
             await self._sync.push(step - 1)
             if not self._open:
-                self._figures.begin(now=time.monotonic(), engine_busy_s=self._busy_s())
+                self._figures.begin(now=time.monotonic(), engine_busy_s=self._loop.busy_s)
             self._open = True
             self._fill()
         began = time.monotonic()
@@ -233,13 +231,13 @@ class RolloutStream:
             with contextlib.suppress(EngineUnavailable):  # for as long as the groups say so too
                 await self._sync.ensure(step - 1)  # a server that was started again has other weights
             self._news.clear()
-            if not await until_stopped(stop, self._wait()):
+            if not await until_stopped(stop, self._news.wait()):
                 return None
         results = await self._collect(taken, step)
         self._trained += [result.trajectory_id for result in results]
         waited_s, now = time.monotonic() - began, time.monotonic()
         figures = self._figures.taken(
-            step, taken, results, self._ledger, waited_s=waited_s, now=now, engine_busy_s=self._busy_s()
+            step, taken, results, self._ledger, waited_s=waited_s, now=now, engine_busy_s=self._loop.busy_s
         )
         return StepBatch(results, figures)
 
@@ -285,12 +283,6 @@ class RolloutStream:
     def state(self) -> dict[str, Any]:
         """State that a run needs to go on after the last step that was trained on, as plain values."""
         return self._ledger.state() | {"problems": len(self._tasks)}
-
-    async def _wait(self) -> None:
-        await self._news.wait()
-
-    def _busy_s(self) -> float:
-        return self._loop.busy_s
 
     def _fill(self) -> None:
         """Begins groups while there are places that none of those that run will take: one that is begun early is old

@@ -43,7 +43,7 @@ from rollout.training.rollouts.service import AWAY_S, ServiceLoop
 from rollout.training.rollouts.stream import RolloutStream
 from rollout.training.run.boards import WandbSettings
 from rollout.training.run.metrics import METRICS, MetricLog
-from rollout.training.run.trainer import AnyLearner, Evaluation, Trainer
+from rollout.training.run.trainer import AnyLearner, Trainer
 
 LOCK = "run.lock"
 
@@ -127,7 +127,7 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             checkpoints=checkpoints,
             log=log,
             settings=run.settings(),
-            evaluation=None if run.held_out is None else Evaluation(run.held_out, list(run.held_out.tasks())),
+            held_out=run.held_out,
         )
         await stack.enter_async_context(open_figures(config, partial(_metrics, trainer, loop)))
         complete = await trainer.run(stop)

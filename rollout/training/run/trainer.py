@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +21,6 @@ from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.envs.base import Environment
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
 from rollout.training.learner.checkpoints import CheckpointError, CheckpointStore
 from rollout.training.learner.learner import Diverged
@@ -55,16 +53,9 @@ class AnyLearner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Held-out tasks. They are played once each, and never trained on."""
-
-    environment: Environment
-    tasks: Sequence[Task]
-
-
 class Trainer:
-    """`await Trainer(...).run(stop)`. `learner` and `source` are at the newest checkpoint, or at their beginning."""
+    """`await Trainer(...).run(stop)`. `learner` and `source` are at the newest checkpoint, or at their beginning. Tasks
+    of `held_out` are played once each in an evaluation, and never trained on."""
 
     def __init__(
         self,
@@ -78,7 +69,7 @@ class Trainer:
         checkpoints: CheckpointStore,
         log: MetricLog,
         settings: Mapping[str, Any],
-        evaluation: Evaluation | None = None,
+        held_out: Environment | None = None,
     ) -> None:
         self._config = config
         self._learner = learner
@@ -89,7 +80,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._log = log
         self._settings = settings
-        self._evaluation = evaluation
+        self._held_out = held_out
         self._saved = learner.steps_done
         self._figures: Mapping[str, float] = {}
 
@@ -111,7 +102,7 @@ class Trainer:
                 raise
 
     async def _run(self, stop: asyncio.Event) -> bool:
-        if self._evaluation is not None and not await self._evaluate_first(self._evaluation, stop):
+        if self._held_out is not None and not await self._evaluate_first(self._held_out, stop):
             return False
         while self._learner.steps_done < self._config.steps:
             if not await self._step(stop):
@@ -120,7 +111,7 @@ class Trainer:
         await self._save_if_new()
         return True
 
-    async def _evaluate_first(self, evaluation: Evaluation, stop: asyncio.Event) -> bool:
+    async def _evaluate_first(self, held_out: Environment, stop: asyncio.Event) -> bool:
         """Runs the evaluation before training, or the one of the last step if that was cut off; False if `stop` is set
         before its end."""
         step = self._learner.steps_done
@@ -128,7 +119,7 @@ class Trainer:
             return True
         if step:
             (self._out / "evaluations" / f"{step}.jsonl").unlink(missing_ok=True)  # what it had played
-        figures = await self._evaluate(evaluation, stop)
+        figures = await self._evaluate(held_out, stop)
         if figures is None:
             return False
         if step:
@@ -149,8 +140,8 @@ class Trainer:
         figures |= {**batch.figures, "time/update_s": time.monotonic() - rolled}
         try:
             await self._source.trained(step)
-            if self._evaluation is not None and step % self._config.eval_every == 0:
-                figures |= await self._evaluate(self._evaluation, stop) or {}
+            if self._held_out is not None and step % self._config.eval_every == 0:
+                figures |= await self._evaluate(self._held_out, stop) or {}
         finally:
             self._write(step, figures)  # it is done, whatever became of what comes behind it
         if self._saved < step - step % self._config.save_every:
@@ -183,19 +174,12 @@ class Trainer:
         learner = self._learner
         return self._checkpoints.save(learner.steps_done, learner.state(), self._settings, name="diverged")
 
-    async def _evaluate(self, evaluation: Evaluation, stop: asyncio.Event) -> dict[str, float] | None:
+    async def _evaluate(self, held_out: Environment, stop: asyncio.Event) -> dict[str, float] | None:
         """Plays the held-out tasks with the current weights: its figures, or None if `stop` is set before its end."""
         step, began = self._learner.steps_done, time.monotonic()
         await self._sync.ensure(step)
-        results = await play(
-            self._config,
-            self._loop,
-            evaluation.environment,
-            evaluation.tasks,
-            stop,
-            step=step,
-            folder=self._out / "evaluations",
-        )
+        folder = self._out / "evaluations"
+        results = await play(self._config, self._loop, held_out, stop, step=step, folder=folder)
         if results is None:
             return None
         rewards = [result.reward.value for result in results if result.reward is not None]
