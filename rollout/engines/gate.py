@@ -26,10 +26,6 @@ class TurnGate:
         self.waiting = 0
         """Turns that wait for it to open."""
 
-    @property
-    def is_open(self) -> bool:
-        return self._opened.is_set()
-
     @contextlib.asynccontextmanager
     async def turn(self, timeout_s: float) -> AsyncIterator[None]:
         """Waits until the gate is open. Raises EngineUnavailable after `timeout_s`."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from fairbox.clock import Clock
+from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry.tracing import carried
 from rollout.engines.base import EngineStatistics, EngineUnavailable
@@ -193,8 +193,8 @@ def error_text(event: Any) -> str:
 class TurnFigures:
     """Counts the turns at a server: `with figures.turn(): ...` around each."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
+        self._clock = MonotonicClock()
         self._turns = 0
         self._busy_since = 0.0
         self._sums = EngineStatistics()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from fairbox.errors import FieldErrors
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
 from rollout.engines.http import EventSplitter
-from rollout.engines.vllm import LogprobsMode, VllmEngine
-from rollout.engines.vllm.api import TurnReader, check_exact, completion_body, longest_context
+from rollout.engines.vllm.api import LogprobsMode, TurnReader, check_exact, completion_body, longest_context
+from rollout.engines.vllm.engine import VllmEngine
 
 STOP = 2
 
@@ -126,14 +126,13 @@ def test_sampling_with_other_logprobs_is_refused(mode: LogprobsMode, params: dic
     assert [error.field for error in caught.value.errors] == [field]
 
 
-def test_model_is_the_named_one_or_the_only_one() -> None:
+def test_model_is_the_only_one() -> None:
     one = {"data": [{"id": "a", "max_model_len": 8}]}
-    two = {"data": [*one["data"], {"id": "b"}]}
-    assert longest_context(one, None) == ("a", 8)
-    assert longest_context(two, "b") == ("b", None)
-    for body, model in ((two, None), (one, "b"), ({"data": []}, None), ({}, None), ([], None)):
+    two = {"data": [*one["data"], {"id": "b", "max_model_len": 8}]}
+    assert longest_context(one) == ("a", 8)
+    for body in (two, {"data": [{"id": "b"}]}, {"data": []}, {}, []):
         with pytest.raises(EngineUnavailable):
-            longest_context(body, model)
+            longest_context(body)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fairbox.clock import Clock, MonotonicClock
+from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.loading import load_apart
 from rollout.engines.base import (
@@ -53,7 +53,6 @@ class TransformersEngine:
         device: str = "cpu",
         weight_version: str = "initial",
         interrupt: Interrupt = Interrupt.CONTINUE,
-        clock: Clock | None = None,
     ) -> None:
         self._model_dir = model_dir
         self._max_batch = max_batch
@@ -65,7 +64,7 @@ class TransformersEngine:
         self._gate = TurnGate()
         self._paused = False
         self._interrupts = 0
-        self._clock = clock or MonotonicClock()
+        self._clock = MonotonicClock()
         self._decoder: Decoder | None = None
         self._worker: BatchWorker | None = None
 
@@ -91,7 +90,6 @@ class TransformersEngine:
             self._decoder,
             max_running=self._max_batch,
             max_queued=self._max_queued,
-            clock=self._clock,
             version=self._version,
         )
         self._gate.open()

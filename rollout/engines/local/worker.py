@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fairbox.clock import Clock
+from fairbox.clock import MonotonicClock
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
@@ -102,10 +102,10 @@ class _Work:
 class BatchWorker:
     """`submit`, `abort`, `interrupt` and `load` may be called from any thread."""
 
-    def __init__(self, decoder: Decoder, *, max_running: int, max_queued: int, clock: Clock, version: str) -> None:
+    def __init__(self, decoder: Decoder, *, max_running: int, max_queued: int, version: str) -> None:
         self._decoder = decoder
         self._schedule = BatchSchedule(max_running=max_running, max_queued=max_queued)
-        self._clock = clock
+        self._clock = MonotonicClock()
         self._version = version
         self._work: dict[str, _Work] = {}
         self._inbox: deque[_Work | _Interrupt | _Load | str] = deque()

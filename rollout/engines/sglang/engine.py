@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from fairbox.clock import Clock, MonotonicClock
+from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import (
     EngineStatistics,
@@ -58,7 +58,6 @@ class SglangEngine:
         api_key: str | None = None,
         model_name: str | None = None,
         interrupt: Interrupt = Interrupt.CONTINUE,
-        clock: Clock | None = None,
     ) -> None:
         if vocab_size < 1:
             raise FieldErrors([FieldError("vocab_size", f"is {vocab_size}, must be at least 1")])
@@ -69,7 +68,7 @@ class SglangEngine:
         self.vocab_size = vocab_size
         self._model_name = model_name
         self._interrupt = interrupt
-        self._clock = clock or MonotonicClock()
+        self._clock = MonotonicClock()
         self._gate = TurnGate()
         self._facts: ServerInfo | None = None
         self._version = ""
@@ -77,7 +76,7 @@ class SglangEngine:
         self._closing = True
         self._parts: PartRunner | None = None
         self._stack: contextlib.AsyncExitStack | None = None
-        self._figures = TurnFigures(self._clock)
+        self._figures = TurnFigures()
 
     @property
     def model_name(self) -> str:
@@ -102,11 +101,7 @@ class SglangEngine:
             self._facts = replace(every[0], max_model_tokens=min(each.max_model_tokens for each in every))
             self._version = self._facts.weight_version
             self._parts = PartRunner(
-                self._server,
-                self._workers,
-                vocab_size=self.vocab_size,
-                incremental=self._facts.incremental,
-                clock=self._clock,
+                self._server, self._workers, vocab_size=self.vocab_size, incremental=self._facts.incremental
             )
             self._stack = stack.pop_all()
         self._closing = self._paused = False

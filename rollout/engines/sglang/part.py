@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairbox.clock import Clock
+from fairbox.clock import MonotonicClock
 from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, GenerationResult
 from rollout.engines.http import EventStream
 from rollout.engines.sglang.server import SglangServer
@@ -40,13 +40,12 @@ class PartRunner:
         *,
         vocab_size: int,
         incremental: bool,
-        clock: Clock,
     ) -> None:
         self._server = server
         self._workers = workers
         self._vocab_size = vocab_size
         self._incremental = incremental
-        self._clock = clock
+        self._clock = MonotonicClock()
         self._running: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()

@@ -84,20 +84,18 @@ def completion_body(request: GenerationRequest, *, model: str) -> dict[str, Any]
     return body
 
 
-def longest_context(body: Any, model: str | None) -> tuple[str, int | None]:
-    """Name and longest context of `model`, or of the only one there is, out of `GET /v1/models`.
-
-    Raises EngineUnavailable.
-    """
+def longest_context(body: Any) -> tuple[str, int]:
+    """Name and longest context of the only model there is, out of `GET /v1/models`. Raises EngineUnavailable."""
     try:
         cards = {card["id"]: card.get("max_model_len") for card in body["data"]}
     except (TypeError, KeyError, AttributeError):
         raise EngineUnavailable("vLLM's list of models can't be read") from None
-    if model is None and len(cards) == 1:
-        model = next(iter(cards))
-    if model is None or model not in cards:
-        raise EngineUnavailable(f"vLLM serves {', '.join(sorted(cards)) or 'no model'}, not {model or 'one alone'}")
-    return model, cards[model]
+    if len(cards) != 1:
+        raise EngineUnavailable(f"vLLM serves {', '.join(sorted(cards)) or 'no model'}, not one alone")
+    ((model, longest),) = cards.items()
+    if longest is None:
+        raise EngineUnavailable("vLLM does not say its longest context")
+    return model, longest
 
 
 @dataclass(slots=True)

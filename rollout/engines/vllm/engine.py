@@ -1,8 +1,7 @@
 """A vLLM server as an engine, over HTTP: ids in; ids and logprobs out.
 
-Weights are the server's affair: `weight_version` is what the caller says they are, and they must not change while the
-engine is in use. A request that is cancelled, or whose time is over, closes its connection, on which vLLM ends the
-generation. Needs aiohttp (extra `gateway`).
+Weights are the server's affair, and must not change while the engine is in use. A request that is cancelled, or whose
+time is over, closes its connection, on which vLLM ends the generation. Needs aiohttp (extra `gateway`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from fairbox.clock import Clock, MonotonicClock
+from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import (
     EngineStatistics,
@@ -34,10 +33,10 @@ from rollout.engines.vllm.api import (
     longest_context,
 )
 
-__all__ = ["LogprobsMode", "VllmEngine"]
-
 _CONNECT_S = 10.0
 """For the list of models."""
+_WEIGHTS = "initial"
+"""Version of the server's weights."""
 
 
 @dataclass(slots=True)
@@ -51,8 +50,7 @@ class _Flight:
 class VllmEngine:
     """`async with VllmEngine("http://host:8000", vocab_size=...) as engine`.
 
-    vocab_size: of the model's config, because the server does not say; model: the served name, None where there is one
-    alone; max_model_tokens: None for the server's; logprobs_mode: what the server was started with.
+    vocab_size: of the model's config, because the server does not say; logprobs_mode: what the server was started with.
     """
 
     def __init__(
@@ -60,28 +58,23 @@ class VllmEngine:
         url: str,
         *,
         vocab_size: int,
-        model: str | None = None,
-        max_model_tokens: int | None = None,
         logprobs_mode: LogprobsMode = LogprobsMode.RAW,
-        weight_version: str = "initial",
         api_key: str = "",
-        clock: Clock | None = None,
     ) -> None:
         self._http = EngineHttp(check_url(url, "url"), api_key=api_key)
         self._opened = False
-        self._model = model
-        self._max_model_tokens = max_model_tokens
+        self._model = "vllm"
+        self._max_model_tokens: int | None = None
         self._mode = logprobs_mode
-        self._version = weight_version
-        self._clock = clock or MonotonicClock()
-        self._figures = TurnFigures(self._clock)
+        self._clock = MonotonicClock()
+        self._figures = TurnFigures()
         self._running = 0
         """Turns of which an id was sampled."""
         self.vocab_size = vocab_size
 
     @property
     def model_name(self) -> str:
-        return self._model or "vllm"
+        return self._model
 
     @property
     def max_model_tokens(self) -> int:
@@ -94,11 +87,7 @@ class VllmEngine:
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(self._http)
             models = await http.get("/v1/models", timeout_s=_CONNECT_S)
-            self._model, longest = longest_context(models, self._model)
-            if self._max_model_tokens is None:
-                if longest is None:
-                    raise EngineUnavailable("vLLM does not say its longest context: give max_model_tokens")
-                self._max_model_tokens = longest
+            self._model, self._max_model_tokens = longest_context(models)
             stack.pop_all()
         self._opened = True
         return self
@@ -168,7 +157,7 @@ class VllmEngine:
             ids=ids,
             logprobs=tuple(reader.logprobs),
             finish=finish,
-            versions=(VersionSpan(self._version, 0, len(ids)),),
+            versions=(VersionSpan(_WEIGHTS, 0, len(ids)),),
             queue_s=flight.first - flight.submitted,
             run_s=now - flight.first,
             cached_tokens=reader.cached_tokens,
