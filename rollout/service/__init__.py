@@ -6,7 +6,6 @@ from rollout.service.client import (
     RolloutServiceUnavailable,
     RolloutTask,
     StreamedTrajectory,
-    Submission,
     SubmissionRefused,
     TrajectoryStream,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "RolloutServiceUnavailable",
     "RolloutTask",
     "StreamedTrajectory",
-    "Submission",
     "SubmissionRefused",
     "TrajectoryStream",
     "problem_digest",

@@ -108,16 +108,6 @@ class RolloutTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """An answer to `submit`."""
-
-    accepted: int
-    """Number of those that were not there before."""
-    gone: tuple[str, ...] = ()
-    """Ids that were acknowledged or cancelled before: nothing comes for them any more."""
-
-
-@dataclass(frozen=True, slots=True)
 class StreamedTrajectory:
     """A trajectory that has ended."""
 
@@ -161,12 +151,12 @@ class RolloutClient:
         if channel is not None:
             await channel.close()
 
-    async def submit(self, tasks: Sequence[RolloutTask]) -> Submission:
-        """Keeps up to 1,000 of them, all or none. Raises SubmissionRefused when there is no room."""
+    async def submit(self, tasks: Sequence[RolloutTask]) -> pb.SubmitTrajectoriesResponse:
+        """Keeps up to 1,000 of them, all or none. Nothing comes any more for `gone` ids of the answer: they were
+        acknowledged or cancelled before. Raises SubmissionRefused when there is no room."""
         request = pb.SubmitTrajectoriesRequest(tasks=[task.message() for task in tasks], tenant=self._tenant)
         # Again is safe: those that were taken are known by their ids.
-        response = await self._asked(lambda: self._stub.SubmitTrajectories(request, timeout=_CALL_S))
-        return Submission(response.accepted, tuple(response.gone))
+        return await self._asked(lambda: self._stub.SubmitTrajectories(request, timeout=_CALL_S))
 
     def stream(self, *, max_unacknowledged: int = 64) -> TrajectoryStream:
         """Trajectories that have ended, as they end; see `TrajectoryStream`. At most so many are sent that were not

@@ -33,7 +33,6 @@ from rollout.service.client import (
     RolloutServiceUnavailable,
     RolloutTask,
     StreamedTrajectory,
-    Submission,
     SubmissionRefused,
     TrajectoryStream,
 )
@@ -262,7 +261,7 @@ class ServiceLoop:
         finally:
             del self._waiting[name]
 
-    async def _submitted(self, task: RolloutTask) -> Submission:
+    async def _submitted(self, task: RolloutTask) -> pb.SubmitTrajectoriesResponse:
         since: float | None = None
         while True:
             try:
