@@ -135,7 +135,31 @@ class Recorder:
     def plan(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> Pending:
         """Plans the turn for a request; give the plan to `reserve`. It changes nothing, so a thread may do it while
         others reserve and commit. Raises ApiError if the chat template does not take the messages."""
-        return self._continued(messages, tuple(tools))
+        offered = tuple(tools)
+        turn, length, differs = self._match(messages, offered)
+        given = tuple(messages[length:])
+        plain = tuple(self._plain(message) for message in given)
+        if turn is not None:
+            try:
+                before = self._boundary(turn, given, plain, offered)
+            except ChatTemplateError as error:
+                reason, where = BranchReason.TEMPLATE, str(error)
+            else:
+                ids = turn.trajectory().ids + before.ids
+                return Pending(turn, given, plain, offered, before, ids, 0, _beside(turn.children, given), differs)
+        elif same_tools := [turn for turn in self._roots if turn.tools == offered]:
+            reason, where = _beside(same_tools, given) or BranchReason.DIVERGED, differs
+        elif self._roots:
+            reason, where = BranchReason.TOOLS, "tools: are not those of the recorded conversation"
+        else:
+            reason, where = BranchReason.FIRST, ""
+        given = tuple(messages)
+        plain = tuple(self._plain(message) for message in given)
+        try:
+            before = Segment(SegmentKind.PROMPT, self._chat.prompt_ids(plain, offered))
+        except ChatTemplateError as error:
+            raise bad_parameter("messages", f"can't be used: {error}") from None
+        return Pending(None, given, plain, offered, before, before.ids, 0, reason, where)
 
     def reserve(self, pending: Pending, max_new_tokens: int) -> None:
         """Sets the budget, clamped to the room that is left. Raises ApiError where there is none."""
@@ -223,32 +247,6 @@ class Recorder:
                 best, best_rank = turn, rank
             open_turns += [(child, end + 1, same_ids) for child in turn.children]
         return best, best_rank[0], where
-
-    def _continued(self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]) -> Pending:
-        turn, length, differs = self._match(messages, tools)
-        given = tuple(messages[length:])
-        plain = tuple(self._plain(message) for message in given)
-        if turn is not None:
-            try:
-                before = self._boundary(turn, given, plain, tools)
-            except ChatTemplateError as error:
-                reason, where = BranchReason.TEMPLATE, str(error)
-            else:
-                ids = turn.trajectory().ids + before.ids
-                return Pending(turn, given, plain, tools, before, ids, 0, _beside(turn.children, given), differs)
-        elif same_tools := [turn for turn in self._roots if turn.tools == tools]:
-            reason, where = _beside(same_tools, given) or BranchReason.DIVERGED, differs
-        elif self._roots:
-            reason, where = BranchReason.TOOLS, "tools: are not those of the recorded conversation"
-        else:
-            reason, where = BranchReason.FIRST, ""
-        given = tuple(messages)
-        plain = tuple(self._plain(message) for message in given)
-        try:
-            before = Segment(SegmentKind.PROMPT, self._chat.prompt_ids(plain, tools))
-        except ChatTemplateError as error:
-            raise bad_parameter("messages", f"can't be used: {error}") from None
-        return Pending(None, given, plain, tools, before, before.ids, 0, reason, where)
 
     def _boundary(
         self,

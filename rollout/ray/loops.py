@@ -180,8 +180,6 @@ class RayLoops:
     async def __aenter__(self) -> Self:
         import ray
 
-        if not ray.is_initialized():
-            raise FairboxError("Ray is not initialised: call ray.init() before")
         kind = ray.remote(RolloutActor).options(
             num_cpus=NUM_CPUS,
             num_gpus=self._spread.num_gpus,

@@ -19,7 +19,7 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.training.algo.aggregation import AGGREGATIONS
 from rollout.training.algo.masked import kept, masked_mean, masked_sum
-from rollout.training.algo.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
+from rollout.training.algo.policy_losses import MAX_LOG_RATIO, PolicyInputs, PolicyLossSettings, policy_loss
 
 MAX_LOG_WEIGHT = 20.0
 """Bound of a log weight, as of a sequence's sum of log ratios; far beyond any cap."""
@@ -51,10 +51,6 @@ def importance_weights(
     elif settings.level == "geometric":
         log_ratio = masked_mean(log_ratio, mask, 1).unsqueeze(1).expand(mask.shape)
     return kept(log_ratio.clamp(-MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).exp().clamp(max=settings.cap), mask)
-
-
-MAX_LOG_RATIO = 20.0
-"""Bound of log ratios: beyond it exp would leave float32's useful range; the gradient is 0 there."""
 
 
 def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -161,12 +157,9 @@ def objective(inputs: ObjectiveInputs, settings: ObjectiveSettings) -> Objective
 
 
 def value_losses(
-    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float | None
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float
 ) -> torch.Tensor:
     """[B, R]: max((v - G)^2, (old + clip(v - old, -clip, clip) - G)^2) / 2, 0 outside the bool `mask` (the PPO2 of
-    OpenAI's baselines); without the second with `clip` None."""
-    errors = kept(values - returns, mask).square()
-    if clip is not None:
-        near = old_values + kept(values - old_values, mask).clamp(-clip, clip)
-        errors = torch.maximum(errors, kept(near - returns, mask).square())
-    return errors / 2
+    OpenAI's baselines)."""
+    near = old_values + kept(values - old_values, mask).clamp(-clip, clip)
+    return torch.maximum(kept(values - returns, mask).square(), kept(near - returns, mask).square()) / 2

@@ -6,6 +6,7 @@ back again would move the base weights by rounding, a little at each sync.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,16 +67,14 @@ def tied_names(model: Any) -> set[str]:
     return tied
 
 
-class without_adapters:  # noqa: N801 - used like a function
+@contextlib.contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
     """`with without_adapters(model)`: the model that was there before training."""
-
-    def __init__(self, model: Any) -> None:
-        self._layers = [module for module in model.modules() if hasattr(module, "get_delta_weight")]
-
-    def __enter__(self) -> None:
-        for layer in self._layers:
-            layer.enable_adapters(False)
-
-    def __exit__(self, *error: object) -> None:
-        for layer in self._layers:
+    layers = [module for module in model.modules() if hasattr(module, "get_delta_weight")]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
             layer.enable_adapters(True)
