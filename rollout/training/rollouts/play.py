@@ -90,14 +90,13 @@ def make_runner(
     *,
     number: int,
     first: int = 0,
-    retries: int | None = None,
     ended: Callable[[], None] = lambda: None,
     slots: asyncio.Semaphore | None = None,
     temperature: float | None = None,
 ) -> RolloutRunner:
     """Plays the group or evaluation `number`, whose trajectories have indices from `first`, and calls `ended` for each
     that was played, kept or not, when it has ended. `temperature` is that of an evaluation."""
-    retries = config.infra_retries if retries is None else retries
+    retries = config.infra_retries
     return RolloutRunner(
         _RunLoop(loop if temperature is None else loop.at(temperature), loop.lives, first, retries, ended),
         loop.score(environment),

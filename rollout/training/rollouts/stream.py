@@ -178,7 +178,6 @@ class RolloutStream:
         self._schedule = Schedule(
             config.samples_per_prompt + config.extra_samples, config.samples_per_prompt, config.extra_samples
         )
-        self._retries = config.infra_retries
         self._places = asyncio.Semaphore(config.concurrency)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
@@ -309,7 +308,6 @@ class RolloutStream:
             self._schedule,
             number=number,
             first=number * self._schedule.concurrency,
-            retries=self._retries,
             ended=partial(self._trajectory_ended, number),
             slots=self._places,
         )
