@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
-from rollout.engines.base import EngineUnavailable
+from fairbox.clock import MonotonicClock
+from rollout.engines.base import EngineStatistics, EngineUnavailable
 
 
 class TurnGate:
@@ -65,3 +67,39 @@ class TurnGate:
             raise EngineUnavailable(f"the engine was paused for {timeout_s:.3g} s") from None
         finally:
             self.waiting -= 1
+
+
+class TurnFigures:
+    """Counts the turns of an engine: `with figures.turn(): ...` around each."""
+
+    def __init__(self) -> None:
+        self._clock = MonotonicClock()
+        self._turns = 0
+        self._busy_since = 0.0
+        self._sums = EngineStatistics()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """A turn that is counted as aborted if the block raises."""
+        if not self._turns:
+            self._busy_since = self._clock.now()
+        self._turns += 1
+        try:
+            yield
+        except BaseException:
+            self.count(aborted=1)
+            raise
+        finally:
+            self._turns -= 1
+            if not self._turns:
+                self.count(busy_s=self._clock.now() - self._busy_since)
+
+    def count(self, **more: float) -> None:
+        """Adds to the sums of these names."""
+        sums = {name: getattr(self._sums, name) + value for name, value in more.items()}
+        self._sums = replace(self._sums, **sums)
+
+    def statistics(self, *, running: int) -> EngineStatistics:
+        """As it is now. `running`: turns that have left their queues; the others wait."""
+        busy_s = self._sums.busy_s + (self._clock.now() - self._busy_since if self._turns else 0.0)
+        return replace(self._sums, running=running, queued=max(0, self._turns - running), busy_s=busy_s)

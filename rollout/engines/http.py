@@ -11,16 +11,14 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
-from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry.tracing import carried
-from rollout.engines.base import EngineStatistics, EngineUnavailable
+from rollout.engines.base import EngineUnavailable
 
 _KEEPALIVE_S = 2.0
 """Below the 5 s after which servers close an idle connection, so that none is used while it is being closed."""
@@ -188,39 +186,3 @@ def error_text(event: Any) -> str:
     error = event.get("error", event) if isinstance(event, dict) else event
     text = error.get("message", error) if isinstance(error, dict) else error
     return str(text)[:300]
-
-
-class TurnFigures:
-    """Counts the turns at a server: `with figures.turn(): ...` around each."""
-
-    def __init__(self) -> None:
-        self._clock = MonotonicClock()
-        self._turns = 0
-        self._busy_since = 0.0
-        self._sums = EngineStatistics()
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """A turn that is counted as aborted if the block raises."""
-        if not self._turns:
-            self._busy_since = self._clock.now()
-        self._turns += 1
-        try:
-            yield
-        except BaseException:
-            self.count(aborted=1)
-            raise
-        finally:
-            self._turns -= 1
-            if not self._turns:
-                self.count(busy_s=self._clock.now() - self._busy_since)
-
-    def count(self, **more: float) -> None:
-        """Adds to the sums of these names."""
-        sums = {name: getattr(self._sums, name) + value for name, value in more.items()}
-        self._sums = replace(self._sums, **sums)
-
-    def statistics(self, *, running: int) -> EngineStatistics:
-        """As it is now. `running`: turns of which an id was sampled; the others wait."""
-        busy_s = self._sums.busy_s + (self._clock.now() - self._busy_since if self._turns else 0.0)
-        return replace(self._sums, running=running, queued=self._turns - running, busy_s=busy_s)

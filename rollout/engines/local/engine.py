@@ -24,7 +24,7 @@ from rollout.engines.base import (
     check_request,
     derived_seed,
 )
-from rollout.engines.gate import TurnGate
+from rollout.engines.gate import TurnFigures, TurnGate
 from rollout.engines.local.decoder import Decoder
 from rollout.engines.local.device import check_device
 from rollout.engines.local.worker import BatchWorker
@@ -62,6 +62,7 @@ class TransformersEngine:
         self._version = weight_version
         self._interrupt = interrupt
         self._gate = TurnGate()
+        self._figures = TurnFigures()
         self._paused = False
         self._interrupts = 0
         self._clock = MonotonicClock()
@@ -109,14 +110,12 @@ class TransformersEngine:
         decoder = self._loaded()
         check_request(request, vocab_size=decoder.vocab_size, max_model_tokens=decoder.max_model_tokens)
         turn = Turn(request)
-        while turn.finish is None:
-            waiting = self._clock.now()
-            async with self._gate.turn(turn.queue_left_s):
-                turn.waited(self._clock.now() - waiting)
-                interrupts = self._interrupts
-                part = await self._part(turn.next_request(), turn.sampled)
-                turn.add(part, interrupted=interrupts != self._interrupts)
-        return turn.result()
+        with self._figures.turn():
+            while turn.finish is None:
+                await self._advance(turn)
+        result = turn.result()
+        self._figures.count(finished=1, sampled_tokens=len(result.ids))
+        return result
 
     async def check_health(self, *, timeout_s: float = 5.0) -> str:
         """The weight version. Raises EngineUnavailable when the model broke or is not loaded."""
@@ -166,6 +165,16 @@ class TransformersEngine:
             raise EngineUnavailable(f"the weights {version!r} were not loaded within {timeout_s:g} s") from None
         self._version = version
 
+    async def _advance(self, turn: Turn) -> None:
+        """One part of a turn."""
+        waiting = self._clock.now()
+        async with self._gate.turn(turn.queue_left_s):
+            turn.waited(self._clock.now() - waiting)
+            interrupts, asked = self._interrupts, turn.next_request()
+            part = await self._part(asked, turn.sampled)
+        self._figures.count(prompt_tokens=len(asked.input_ids), cached_tokens=part.cached_tokens)
+        turn.add(part, interrupted=interrupts != self._interrupts)
+
     async def _part(self, request: GenerationRequest, sampled: int) -> GenerationResult:
         self._loaded()
         worker, params = self._worker, request.params
@@ -179,7 +188,7 @@ class TransformersEngine:
             raise
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics() if self._worker is None else self._worker.statistics()
+        return self._figures.statistics(running=0 if self._worker is None else self._worker.running)
 
     def _load(self) -> Decoder:
         check_device("engine.device", self._device)

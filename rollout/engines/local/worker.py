@@ -10,14 +10,13 @@ import contextlib
 import threading
 from collections import deque
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from fairbox.clock import MonotonicClock
 from rollout.engines.base import (
-    EngineStatistics,
     EngineUnavailable,
     FinishReason,
     GenerationRequest,
@@ -112,7 +111,6 @@ class BatchWorker:
         self._wake = threading.Condition()
         self._closing = False
         self._broken: str | None = None
-        self._statistics = EngineStatistics()
         self._thread = threading.Thread(target=self._run, name="fairbox-engine", daemon=True)
 
     def start(self) -> None:
@@ -152,8 +150,10 @@ class BatchWorker:
         """Why nothing can be sampled any more."""
         return self._broken
 
-    def statistics(self) -> EngineStatistics:
-        return self._statistics
+    @property
+    def running(self) -> int:
+        """Requests that have a row."""
+        return len(self._schedule.running)
 
     def _post(self, item: _Work | _Interrupt | _Load | str) -> None:
         with self._wake:
@@ -190,10 +190,10 @@ class BatchWorker:
     def _take(self, item: _Work | _Interrupt | _Load | str) -> None:
         if isinstance(item, str):
             if item in self._work:
-                self._drop(item)
+                self._free(self._work[item])
         elif isinstance(item, _Interrupt):
             for work in list(self._work.values()):
-                self._finish(work, FinishReason.ABORT, self._clock.now(), interrupted=True)
+                self._finish(work, FinishReason.ABORT, self._clock.now())
         elif isinstance(item, _Load):
             _answer(item.answer, self._load(item))
         else:
@@ -225,9 +225,9 @@ class BatchWorker:
 
     def _advance(self) -> None:
         """One step: expiries, new rows with their first id, then one more id for every row."""
-        began = self._clock.now()
-        for name in self._schedule.expire(began):
-            work = self._drop(name)
+        for name in self._schedule.expire(self._clock.now()):
+            work = self._work[name]
+            self._free(work)
             _refuse(work, f"waited {work.request.queue_timeout_s:.3g} s in the engine's queue")
         while (admitted := self._schedule.admit()) is not None:
             self._begin(*admitted)
@@ -238,8 +238,6 @@ class BatchWorker:
                 self._append(work, logits[row])
             for work in rows:
                 self._settle(work)
-            self._count(busy_s=self._statistics.busy_s + self._clock.now() - began)
-        self._count(queued=self._schedule.queued, running=len(self._schedule.running))
 
     def _begin(self, name: str, row: int) -> None:
         work = self._work[name]
@@ -247,10 +245,6 @@ class BatchWorker:
         work.generator = new_generator(work.request.params, self._decoder.device)
         running = [self._work[other].context for other in self._schedule.running[:row]]
         logits, work.cached = self._decoder.begin(row, work.request.input_ids, running)
-        self._count(
-            prompt_tokens=self._statistics.prompt_tokens + len(work.request.input_ids),
-            cached_tokens=self._statistics.cached_tokens + work.cached,
-        )
         self._append(work, logits)
         self._settle(work)
 
@@ -273,14 +267,8 @@ class BatchWorker:
             return
         self._finish(work, finish, now)
 
-    def _finish(self, work: _Work, finish: FinishReason, now: float, *, interrupted: bool = False) -> None:
+    def _finish(self, work: _Work, finish: FinishReason, now: float) -> None:
         self._free(work)
-        self._count(
-            finished=self._statistics.finished + (not interrupted),
-            sampled_tokens=self._statistics.sampled_tokens + len(work.ids),
-            running=len(self._schedule.running),
-            queued=self._schedule.queued,
-        )
         started = work.started if work.ids else now
         result = GenerationResult(
             ids=tuple(work.ids),
@@ -305,12 +293,6 @@ class BatchWorker:
             self._decoder.move(moved.source, moved.target, len(last.context))
         del self._work[name]
 
-    def _drop(self, name: str) -> _Work:
-        work = self._work[name]
-        self._free(work)
-        self._count(aborted=self._statistics.aborted + 1)
-        return work
-
     def _fail_all(self, reason: str) -> None:
         """Answers everything that is left with an error. Touches no tensor: the model may be what broke."""
         with self._wake:
@@ -320,13 +302,8 @@ class BatchWorker:
         for name in list(self._work):
             self._schedule.remove(name)
         self._work.clear()
-        aborted = len(failed) + sum(isinstance(item, _Work) for item in waiting)
-        self._count(aborted=self._statistics.aborted + aborted, queued=0, running=0)
         for item in (*failed, *waiting):
             _refuse(item, reason)
-
-    def _count(self, **figures: float) -> None:
-        self._statistics = replace(self._statistics, **figures)  # type: ignore[arg-type]
 
 
 def _refuse(item: _Work | _Interrupt | _Load | str, reason: str) -> None:

@@ -26,8 +26,8 @@ from rollout.engines.base import (
     GenerationResult,
     check_request,
 )
-from rollout.engines.gate import TurnGate
-from rollout.engines.http import TurnFigures, check_url
+from rollout.engines.gate import TurnFigures, TurnGate
+from rollout.engines.http import check_url
 from rollout.engines.sglang.part import PartRunner
 from rollout.engines.sglang.server import ServerInfo, SglangServer, check_source
 from rollout.engines.turn import Turn

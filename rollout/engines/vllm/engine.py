@@ -23,7 +23,8 @@ from rollout.engines.base import (
     VersionSpan,
     check_request,
 )
-from rollout.engines.http import EngineHttp, HttpRefusal, TurnFigures, check_url
+from rollout.engines.gate import TurnFigures
+from rollout.engines.http import EngineHttp, HttpRefusal, check_url
 from rollout.engines.vllm.api import (
     MAX_EVENT_BYTES,
     LogprobsMode,
