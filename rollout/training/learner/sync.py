@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
+from rollout.engines.base import EngineStatistics
 from rollout.engines.weights import DiskWeights, StateWeights, WeightSource
 from rollout.training.learner.model_folder import WritableModel
 from rollout.training.learner.policy import Policy
@@ -28,6 +29,15 @@ def parse_version(name: str) -> tuple[int, int] | None:
 
 class WeightTarget(Protocol):
     """Taker of the weights: an engine, or the service that has one."""
+
+    @property
+    def model_name(self) -> str:
+        """As `Engine.model_name`."""
+        ...
+
+    def statistics(self) -> EngineStatistics:
+        """As `Engine.statistics`."""
+        ...
 
     @property
     def weight_version(self) -> str:

@@ -29,16 +29,6 @@ class TrainingLoop(Loop, Protocol):
         """Taker of the run's weights."""
         ...
 
-    @property
-    def model_name(self) -> str:
-        """The model's name in dumps."""
-        ...
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds in which the engine sampled until now."""
-        ...
-
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids without special tokens."""
         ...
@@ -76,14 +66,6 @@ class OwnLoop:
     def __init__(self, loop: AgentLoop) -> None:
         self._loop = loop
         self.engine = cast("WeightedEngine", loop.engine)
-
-    @property
-    def model_name(self) -> str:
-        return self.engine.model_name
-
-    @property
-    def busy_s(self) -> float:
-        return self.engine.statistics().busy_s
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._loop.chat.decode_plain(ids)

@@ -144,4 +144,4 @@ async def play(
 
 def dump_into(dump: DumpWriter, loop: TrainingLoop, result: TrajectoryResult, task: Task, *, step: int) -> None:
     """Writes one line. Raises DumpError."""
-    dump.write(record_of(result, task, step=step, model=loop.model_name, decode=loop.decode))
+    dump.write(record_of(result, task, step=step, model=loop.engine.model_name, decode=loop.decode))

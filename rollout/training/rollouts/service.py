@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 
 from fairbox.errors import FairboxError, FieldErrors
 from rollout.cleanup import to_its_end
-from rollout.engines.base import EngineUnavailable
+from rollout.engines.base import EngineStatistics, EngineUnavailable
 from rollout.engines.weights import DiskWeights, WeightSource
 from rollout.envs.base import Environment
 from rollout.loop.results import TrajectoryResult
@@ -64,12 +64,16 @@ class ServiceEngine:
         self._updates = 0
         self._version = ""
         self.model_name = ""
-        self.busy_s = 0.0
+        self._busy_s = 0.0
 
     @property
     def weight_version(self) -> str:
         """The version when it was last looked at."""
         return self._version
+
+    def statistics(self) -> EngineStatistics:
+        """The time in which it sampled, when it was last looked at; the service has the others."""
+        return EngineStatistics(busy_s=self._busy_s)
 
     async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
         """Gives it a folder's weights. Raises EngineUnavailable, FieldErrors and RolloutServiceError."""
@@ -88,7 +92,7 @@ class ServiceEngine:
         """Asks the service for the state of its engine. Raises RolloutServiceError."""
         updates = self._updates
         status: pb.GetStatusResponse = await self._client.status()
-        self.model_name, self.busy_s = status.model, status.engine_busy_s
+        self.model_name, self._busy_s = status.model, status.engine_busy_s
         if updates == self._updates:  # else the answer may be older than the weights
             self._version = status.weight_version
 
@@ -157,14 +161,6 @@ class ServiceLoop:
         for task in self._tasks:
             task.cancel()
         await self._group.__aexit__(None, None, None)
-
-    @property
-    def model_name(self) -> str:
-        return self.engine.model_name
-
-    @property
-    def busy_s(self) -> float:
-        return self.engine.busy_s
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decode(ids)

@@ -218,7 +218,7 @@ class RolloutStream:
         if not self._open or not self._ahead:
             await self._sync.push(step - 1)
             if not self._open:
-                self._figures.begin(now=time.monotonic(), engine_busy_s=self._loop.busy_s)
+                self._figures.begin(now=time.monotonic(), engine_busy_s=self._loop.engine.statistics().busy_s)
             self._open = True
             self._fill()
         began = time.monotonic()
@@ -236,7 +236,13 @@ class RolloutStream:
         self._trained += [result.trajectory_id for result in results]
         waited_s, now = time.monotonic() - began, time.monotonic()
         figures = self._figures.taken(
-            step, taken, results, self._ledger, waited_s=waited_s, now=now, engine_busy_s=self._loop.busy_s
+            step,
+            taken,
+            results,
+            self._ledger,
+            waited_s=waited_s,
+            now=now,
+            engine_busy_s=self._loop.engine.statistics().busy_s,
         )
         return StepBatch(results, figures)
 
