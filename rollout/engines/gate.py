@@ -25,8 +25,6 @@ class TurnGate:
         self._idle.set()
         self.running = 0
         """Turns inside."""
-        self.waiting = 0
-        """Turns that wait for it to open."""
 
     @contextlib.asynccontextmanager
     async def turn(self, timeout_s: float) -> AsyncIterator[None]:
@@ -58,15 +56,12 @@ class TurnGate:
             raise EngineUnavailable(text) from None
 
     async def _wait_open(self, timeout_s: float) -> None:
-        self.waiting += 1
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._opened.is_set():  # it may have closed again before this task ran
                     await self._opened.wait()
         except TimeoutError:
             raise EngineUnavailable(f"the engine was paused for {timeout_s:.3g} s") from None
-        finally:
-            self.waiting -= 1
 
 
 class TurnFigures:
