@@ -97,7 +97,7 @@ class RolloutService(rollout_pb2_grpc.RolloutServiceServicer):
             await abort_exhausted(context, str(full), retry_after_s=_FULL_RETRY_S, subject=full.subject)
         except JournalError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        return pb.SubmitTrajectoriesResponse(accepted=accepted, known=len(request.tasks) - accepted, gone=gone)
+        return pb.SubmitTrajectoriesResponse(accepted=accepted, gone=gone)
 
     async def StreamTrajectories(  # type: ignore[override]
         self, request_iterator: object, context: Context

@@ -164,24 +164,20 @@ class SubmitTrajectoriesResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACCEPTED_FIELD_NUMBER: builtins.int
-    KNOWN_FIELD_NUMBER: builtins.int
     GONE_FIELD_NUMBER: builtins.int
     accepted: builtins.int
     """Those that were not here before."""
-    known: builtins.int
-    """Those that had been submitted before, wherever they are by now. Nothing was done about them."""
     @property
     def gone(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Ids of those known ones that were acknowledged or cancelled: nothing comes for them any more."""
+        """Ids of the others that were acknowledged or cancelled: nothing comes for them any more."""
 
     def __init__(
         self,
         *,
         accepted: builtins.int = ...,
-        known: builtins.int = ...,
         gone: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "gone", b"gone", "known", b"known"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "gone", b"gone"]) -> None: ...
 
 global___SubmitTrajectoriesResponse = SubmitTrajectoriesResponse
 
