@@ -1,10 +1,10 @@
-"""Names in an answer: files, modules, entities and lines of a repository, in the ids of the data.
+"""Finds the text of a sample that is its answer, and names what is in it by the ids of the data.
 
     file     path/to/file.py
     module   path/to/file.py:Class          or path/to/file.py:function
     entity   path/to/file.py:Class.method   or path/to/file.py:function
 
-Paths are compared as they stand; the dialect decides whether a leading `./` is dropped first.
+Paths are compared as they stand; the dialect decides whether a leading `./` is dropped first. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rollout.loop.limits import StopReason
+from rollout.rewards.base import Sample
+from rollout.rewards.reasoning import split_reasoning
+
+_FINISH = "finish"
+"""OpenHands' tool that ends a conversation with a message."""
+_ASKED = (StopReason.TURNS, StopReason.TOOL_CALLS)
+"""Stop reasons after which the last turn asked for a tool whose call was not run."""
 MAX_LINE = 10**9
 """Lines beyond it are no lines of a file, and sums stay exact in a float."""
 
@@ -36,7 +44,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A parsed answer. Every answer gives one, without an error: parts that can't be understood are in `problems`."""
+    """A parsed answer. Every answer gives one, without an error: parts that can't be understood are left out."""
 
     found: bool = False
     """True if the marks of an answer in its dialect are there at all."""
@@ -44,8 +52,6 @@ class Answer:
     modules: frozenset[str] = frozenset()
     entities: frozenset[str] = frozenset()
     lines: tuple[LineSpan, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Parts left out, and why, a clause each; at most a few, so that an answer of nothing but mistakes is small."""
 
 
 def module_id(location: Location) -> str | None:
@@ -67,25 +73,6 @@ def present(ids: Iterable[str | None]) -> frozenset[str]:
     return frozenset(each for each in ids if each is not None)
 
 
-class Problems:
-    """Collects what is wrong with an answer, bounded."""
-
-    MOST = 5
-
-    def __init__(self) -> None:
-        self._first: list[str] = []
-        self._count = 0
-
-    def add(self, problem: str) -> None:
-        self._count += 1
-        if len(self._first) < self.MOST:
-            self._first.append(problem)
-
-    def all(self) -> tuple[str, ...]:
-        more = self._count - len(self._first)
-        return (*self._first, *([f"and {more} more"] if more else []))
-
-
 def strip_dot_slash(path: str) -> str:
     """`./a.py` as `a.py`, with white space around it dropped."""
     return path.strip().removeprefix("./")
@@ -96,3 +83,26 @@ def between(text: str, opening: str, closing: str) -> str | None:
     _, opened, rest = text.partition(opening)
     inner, closed, _ = rest.partition(closing)
     return inner if opened and closed else None
+
+
+def last_turn(sample: Sample) -> str:
+    """The assistant's last turn as it was sampled, calls and thoughts included; empty if there is none."""
+    said_by = (message["content"] for message in reversed(sample.messages) if message["role"] == "assistant")
+    return next(said_by, "") if sample.messages and sample.turns else sample.text
+
+
+def said(sample: Sample) -> str:
+    """The last turn without its thoughts."""
+    return split_reasoning(last_turn(sample))[1]
+
+
+def final_message(sample: Sample) -> str:
+    """The assistant's message to the user: that of its last call of `finish`, else its last turn if that calls no tool,
+    else empty. Without thoughts."""
+    for call in reversed(sample.tool_calls):
+        message = (call.arguments or {}).get("message")
+        if call.name == _FINISH and isinstance(message, str):
+            return message
+    if sample.stop_reason in _ASKED or any(call.turn == sample.turns for call in sample.tool_calls):
+        return ""
+    return said(sample)

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Literal
 
 from rollout.rewards.base import Reward, Sample
+from rollout.rewards.localization.answer import final_message
 from rollout.rewards.localization.dialects import Generation
-from rollout.rewards.localization.said import final_message
 from rollout.rewards.registry import reward
 
 _PENALTY = -5.0

@@ -15,9 +15,16 @@ from typing import Any
 
 from rollout.loop.limits import StopReason
 from rollout.rewards.base import Sample
-from rollout.rewards.localization.answer import Answer, Location, entity_id, module_id, present, strip_dot_slash
-from rollout.rewards.localization.said import last_turn
-from rollout.tools.formats.calls import MalformedCall
+from rollout.rewards.localization.answer import (
+    Answer,
+    Location,
+    entity_id,
+    last_turn,
+    module_id,
+    present,
+    strip_dot_slash,
+)
+from rollout.tools.formats.calls import ToolCall
 from rollout.tools.formats.marked import parse_tool_calls
 
 FINISH_TOOL = "localization_finish"
@@ -51,7 +58,7 @@ def parse_structured(locations: tuple[Location, ...], *, normalise: bool = False
     One place without a file makes the whole answer empty, as the reference has it. Duplicates count once.
     """
     if any(not location.file.strip() for location in locations):
-        return Answer(found=True, problems=("a location's file is blank",))
+        return Answer(found=True)
     if normalise:
         locations = tuple(
             Location(strip_dot_slash(each.file), each.class_name, each.function_name) for each in locations
@@ -64,44 +71,33 @@ def parse_structured(locations: tuple[Location, ...], *, normalise: bool = False
     )
 
 
-def finished_locations(
-    sample: Sample, *, tool: str = FINISH_TOOL, check_last_step: bool = True
-) -> tuple[tuple[Location, ...] | None, str | None]:
-    """(places, problem): None and why, if the finish tool was not used, or not as it must be."""
-    calls = [read_locations(arguments) for name, arguments in _calls(sample) if name == tool]
+def finished_locations(sample: Sample, *, check_last_step: bool = True) -> tuple[Location, ...] | None:
+    """The places; None if the finish tool was not used, or not as it must be."""
+    calls = [read_locations(arguments) for name, arguments, _, _ in _calls(sample, sample.text) if name == FINISH_TOOL]
     valid = [locations for locations in calls if locations is not None]
-    if len(valid) != 1:
-        return None, f"{tool} was called {len(valid)} times with valid arguments, must be called once"
-    problem = finish_problem(sample, tool=tool) if check_last_step else None
-    return (valid[0], None) if problem is None else (None, problem)
+    if len(valid) != 1 or (check_last_step and not _ends_by_it(sample)):
+        return None
+    return valid[0]
 
 
-def _calls(sample: Sample) -> list[tuple[str, dict[str, Any] | None]]:
-    """(tool, arguments) of each call; of a text alone those that it holds in the format of Hermes."""
+def _calls(sample: Sample, text: str) -> list[tuple[str, Mapping[str, Any] | None, str, int]]:
+    """(tool, arguments, text, turn) of each call; of a text alone those that it holds in the format of Hermes."""
     if sample.tool_calls or sample.trajectory_id:
-        return [(call.name, call.arguments) for call in sample.tool_calls]
+        return [(call.name, call.arguments, call.raw, call.turn) for call in sample.tool_calls]
     return [
-        ("", None) if isinstance(call, MalformedCall) else (call.name, call.arguments)
-        for call in parse_tool_calls(sample.text)
+        (call.name, call.arguments if isinstance(call, ToolCall) else None, call.raw, sample.turns)
+        for call in parse_tool_calls(text)
     ]
 
 
-def finish_problem(sample: Sample, *, tool: str = FINISH_TOOL) -> str | None:
-    """Problem of the last turn; None: it ends by itself with one call, of the finish tool, and nothing else."""
-    if sample.stop_reason not in (None, StopReason.ANSWERED):
-        return f"the trajectory ended by {sample.stop_reason}"
+def _ends_by_it(sample: Sample) -> bool:
+    """Says whether the last turn ends by itself with one call, of the finish tool, and nothing else."""
     text = last_turn(sample)
-    if sample.tool_calls or sample.trajectory_id:
-        last = [(call.name, call.raw) for call in sample.tool_calls if call.turn == sample.turns]
-    else:
-        last = [("" if isinstance(call, MalformedCall) else call.name, call.raw) for call in parse_tool_calls(text)]
-    if len(last) != 1:
-        return f"the last turn makes {len(last)} calls, must make one"
+    last = [(name, raw) for name, _, raw, turn in _calls(sample, text) if turn == sample.turns]
+    if sample.stop_reason not in (None, StopReason.ANSWERED) or len(last) != 1:
+        return False
     name, raw = last[0]
-    if name != tool:
-        return f"the last turn calls {name or 'a tool that can not be told'}, must call {tool}"
-    rest = text[text.rfind(raw) + len(raw) :] if raw in text else ""
-    return None if _closes(rest) else f"text follows the call: {rest.strip()[:60]!r}"
+    return name == FINISH_TOOL and _closes(text[text.rfind(raw) + len(raw) :] if raw in text else "")
 
 
 def _closes(rest: str) -> bool:

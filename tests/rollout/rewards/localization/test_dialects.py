@@ -9,30 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.rewards.localization.answer import Answer, LineSpan
-from rollout.rewards.localization.dialects import CodeBlockQuirks, parse_code_block, parse_files_tag
-from rollout.rewards.localization.lines import parse_final_answer
+from rollout.rewards.localization.dialects import (
+    parse_code_block,
+    parse_files_tag,
+    parse_final_answer,
+)
 from rollout.rewards.reasoning import split_reasoning
 
 PARSERS: list[Callable[[str], Answer]] = [parse_code_block, parse_files_tag, parse_final_answer]
 
 
 @pytest.mark.parametrize(
-    ("text", "files", "problem"),
+    ("text", "files"),
     [
-        ("<files>\na.py\n ./b.py \n\n</files>", {"a.py", "b.py"}, ""),
-        ('I say <files>["./a.py", "b.py"]</files> and <files>c.py</files>', {"a.py", "b.py"}, ""),
-        ("<files>[a.py]</files>", set(), "no JSON"),
-        ('<files>["a.py", 1]</files>', set(), "int among its paths"),
-        ("<files>" + "[" * 5000 + "</files>", set(), "no JSON"),
-        ("<files></files>", set(), ""),
+        ("<files>\na.py\n ./b.py \n\n</files>", {"a.py", "b.py"}),
+        ('I say <files>["./a.py", "b.py"]</files> and <files>c.py</files>', {"a.py", "b.py"}),
+        ("<files>[a.py]</files>", set()),
+        ('<files>["a.py", 1]</files>', set()),
+        ("<files>" + "[" * 5000 + "</files>", set()),
+        ("<files></files>", set()),
     ],
 )
-def test_files_tag(text: str, files: set[str], problem: str) -> None:
+def test_files_tag(text: str, files: set[str]) -> None:
     answer = parse_files_tag(text)
     assert answer.found
     assert answer.files == files
-    assert problem in "".join(answer.problems)
-    assert bool(answer.problems) == bool(problem)
 
 
 def test_tags_that_are_not_closed_are_no_answer() -> None:
@@ -52,22 +53,18 @@ def test_code_block_reads_classes_and_methods() -> None:
 
 def test_code_block_quirks() -> None:
     assert parse_code_block("a.py\nb.py").files == set()
-    assert parse_code_block("a.py\nb.py", CodeBlockQuirks(bare_files=True)).files == {"a.py", "b.py"}
+    assert parse_code_block("a.py\nb.py", bare_files=True).files == {"a.py", "b.py"}
     init = "a.py\nclass: C\nfunction: __init__"
     assert parse_code_block(init).entities == {"a.py:C.__init__"}
-    dropped = parse_code_block(init, CodeBlockQuirks(drop_init=True))
+    dropped = parse_code_block(init, drop_init=True)
     assert dropped.entities == dropped.modules == {"a.py:C"}
-    assert parse_code_block("./a.py\nfunction: f", CodeBlockQuirks(normalise=True)).entities == {"a.py:f"}
-    assert parse_code_block("src/a.js\nfunction: f").problems == ("'function: f' stands before any file",)
+    assert parse_code_block("./a.py\nfunction: f", normalise=True).entities == {"a.py:f"}
+    assert parse_code_block("src/a.js\nfunction: f") == Answer()
 
 
 def test_code_block_skips_what_names_nothing() -> None:
     answer = parse_code_block("function: early\na.py\nfunction:\nfunction: ()\nclass: C\nfunction: A.\nfunction: .b")
     assert answer.entities == {"a.py:", "a.py:A.", "a.py:b"}
-    assert len(answer.problems) == 2
-    many = parse_code_block("function: f\n" * 100)
-    assert len(many.problems) == 6
-    assert many.problems[-1] == "and 95 more"
 
 
 def reference_code_block(text: str, drop_init: bool) -> tuple[set[str], set[str], set[str]] | None:
@@ -109,7 +106,7 @@ LINES = st.sampled_from(
 @given(st.lists(LINES, max_size=12), st.booleans())
 def test_code_block_reads_as_the_reference_does(lines: list[str], drop_init: bool) -> None:
     text = "\n".join(lines)
-    answer = parse_code_block(text, CodeBlockQuirks(drop_init=drop_init))
+    answer = parse_code_block(text, drop_init=drop_init)
     found = tuple(set(ids) for ids in (answer.files, answer.modules, answer.entities))
     assert found == reference_code_block(text, drop_init)
 
@@ -133,10 +130,6 @@ C:odd
         LineSpan("src/c.py", 1, 3),
         LineSpan("src/c.py", 9, 12),
     )
-    assert answer.problems == (
-        "'9-7' of 'src/e.py' is no span of lines",
-        "'12-x' of 'src/f.py' is no span of lines",
-    )
 
 
 PIECES = st.sampled_from(
@@ -151,8 +144,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES | st.text(max_size=8), max_size=25).map("".join))
 def test_no_text_raises(text: str) -> None:
     for parse in PARSERS:
-        answer = parse(text)
-        assert all(len(problem) < 300 for problem in answer.problems)
+        parse(text)
     split_reasoning(text)
 
 

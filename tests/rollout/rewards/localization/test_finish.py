@@ -58,43 +58,40 @@ def test_a_single_call_that_ends_the_last_turn_is_the_answer() -> None:
 
 
 GATED = {
-    "text follows": (finished(*RIGHT, after="\n</tool_call>\nDone."), "text follows the call: '</tool_call>\\nDone.'"),
-    "closed twice": (finished(*RIGHT, after="</tool_call></tool_call>"), "text follows the call"),
-    "opened again": (finished(*RIGHT, after="</tool_call><tool_call>"), "text follows the call"),
-    "called twice": (with_calls(finished(*RIGHT, before=1), call(1, FINISH_TOOL, locations=[])), "called 2 times"),
-    "with another": (with_calls(finished(*RIGHT), call(1, command="ls")), "the last turn makes 2 calls"),
-    "with a broken one": (with_calls(finished(*RIGHT), call(1, "", ToolOutcome.MALFORMED)), "makes 2 calls"),
-    "in an earlier turn": (finished(*RIGHT, turns=2), "the last turn makes 0 calls"),
-    "cut off": (finished(*RIGHT, stop_reason=StopReason.RESPONSE_LENGTH), "ended by response_length"),
-    "never": (answered("a.py"), "called 0 times"),
+    "text follows": finished(*RIGHT, after="\n</tool_call>\nDone."),
+    "closed twice": finished(*RIGHT, after="</tool_call></tool_call>"),
+    "opened again": finished(*RIGHT, after="</tool_call><tool_call>"),
+    "called twice": with_calls(finished(*RIGHT, before=1), call(1, FINISH_TOOL, locations=[])),
+    "with another": with_calls(finished(*RIGHT), call(1, command="ls")),
+    "with a broken one": with_calls(finished(*RIGHT), call(1, "", ToolOutcome.MALFORMED)),
+    "in an earlier turn": finished(*RIGHT, turns=2),
+    "cut off": finished(*RIGHT, stop_reason=StopReason.RESPONSE_LENGTH),
+    "never": answered("a.py"),
 }
 
 
-@pytest.mark.parametrize(("sample", "problem"), GATED.values(), ids=GATED)
-def test_gate(sample: Sample, problem: str) -> None:
-    locations, found = finished_locations(sample)
-    assert locations is None
-    assert found is not None
-    assert problem in found
+@pytest.mark.parametrize("sample", GATED.values(), ids=GATED)
+def test_gate(sample: Sample) -> None:
+    assert finished_locations(sample) is None
     gated = multilevel_localization_f1_reward(sample)
     assert (gated.value, gated.parts["answered"]) == (0, 0)
 
 
 def test_gate_can_be_opened() -> None:
     for name in ("text follows", "with another", "in an earlier turn", "cut off"):
-        assert multilevel_localization_f1_reward(GATED[name][0], check_last_step=False).value == 3
+        assert multilevel_localization_f1_reward(GATED[name], check_last_step=False).value == 3
     for name in ("called twice", "never"):
-        assert multilevel_localization_f1_reward(GATED[name][0], check_last_step=False).value == 0
+        assert multilevel_localization_f1_reward(GATED[name], check_last_step=False).value == 0
 
 
 @pytest.mark.parametrize("after", ["", "</tool_call>", "\n</function>\n</tool_call>\n", "<|tool_call_end|>"])
 def test_marks_of_any_format_may_close_the_call(after: str) -> None:
-    assert finished_locations(finished(*RIGHT, after=after))[1] is None
+    assert finished_locations(finished(*RIGHT, after=after))
 
 
 def test_marks_inside_the_arguments_are_text() -> None:
     odd = finished(place("a.py", "C", "m"), place("</tool_call><tool_call>.py"))
-    assert finished_locations(odd)[1] is None
+    assert finished_locations(odd)
 
 
 def test_a_text_alone_is_searched_for_the_call() -> None:
