@@ -41,7 +41,7 @@ from rollout.dump import read_dump
 from rollout.engines import GenerationRequest, GenerationResult
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import EnvironmentSetup
-from rollout.envs.gsm8k import Gsm8kConfig, open_gsm8k
+from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment
 from rollout.loop import Limits
 from rollout.stack import LocalStack
 from rollout.tools.base import ToolResponse
@@ -162,7 +162,7 @@ async def _run(stack: LocalStack, practice: Path, mode: str, *, seed: int, steps
         out = Path(folder)
         config = _config(practice, out, mode, seed, steps)
         config.validate()
-        environment = open_gsm8k(Gsm8kConfig(prompt="data"), EnvironmentSetup(data=practice / "train.jsonl"))
+        environment = Gsm8kEnvironment(Gsm8kConfig(prompt="data"), EnvironmentSetup(data=practice / "train.jsonl"))
         tool = SlowInterpreterConfig(num_workers=64, rate_limit=LIMIT, delay_s=delay_s, delay_seed=seed)
         specs = (ToolSpec("tool", SlowInterpreter, tool),)
         policy = await asyncio.to_thread(Policy.load, practice / "model", config.policy, seed=seed)

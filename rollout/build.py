@@ -19,7 +19,7 @@ from rollout.data.rows import DataError
 from rollout.data.swe.hub import is_dataset
 from rollout.dump import refuse_existing
 from rollout.engine_choice import open_engine
-from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.journal import NAME, Durability, JournalError, RunJournal, open_journal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
@@ -36,10 +36,10 @@ from rollout.tools.toolbox import Toolbox
 _FREE = tuple(f"{name}." for name in (*FREE_SETTINGS, "journal", "time_limit_s", "score_timeout_s"))
 
 
-def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
+def tool_specs(config: RolloutConfig, environment: Environment | None = None) -> tuple[ToolSpec, ...]:
     """The file's tools, or those that the environment needs, or the code interpreter alone. Raises ConfigError."""
     if config.tools is None:
-        needed = environment.tools() if isinstance(environment, EnvironmentWithTools) else None
+        needed = None if environment is None else environment.tools()
         if needed is None:
             return (ToolSpec("tool", CodeInterpreter, config.tool),)
         if config.tool != CodeInterpreterConfig():

@@ -16,7 +16,7 @@ from fairbox.net.channels import open_channel
 from fairbox.net.grpc_errors import why_unavailable
 from fairbox.security import client_security
 from rollout.config import RolloutConfig
-from rollout.envs.base import Environment, EnvironmentWithWorkspaces
+from rollout.envs.base import Environment
 from rollout.stack import STARTS_SERVICES, LocalStack, own_python, refuse_foreign_security
 from rollout.tools.code.settings import ExecutorToolConfig
 from rollout.tools.registry.registry import ToolSpec, common_rate_limit
@@ -41,7 +41,7 @@ async def open_services(
     refuse_foreign_security()
     console.print("starting limiter and executor")
     limit = common_rate_limit(specs) or config.tool.rate_limit
-    roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
+    roots = environment.workspace_roots()
     hold = max((settings.longest_hold_s for settings in _executor_settings(specs)), default=0.0)
     both = [*config.words(), f"log_level={config.log_level}"]
     stack = LocalStack(

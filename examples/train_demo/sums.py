@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbox.errors import ConfigError
-from rollout.envs import EnvironmentSetup, environment
+from rollout.envs import Environment, EnvironmentSetup, environment
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.tools.registry import ToolSpec
@@ -33,7 +33,7 @@ class SumsConfig:
 
 
 @environment("train-demo", SumsConfig)
-class Sums:
+class Sums(Environment):
     """Sums from a file that `write_sums` wrote."""
 
     def __init__(self, config: SumsConfig, setup: EnvironmentSetup) -> None:

@@ -38,7 +38,7 @@ from rollout.dump import DumpWriter, record_of
 from rollout.engine_choice import require_engine
 from rollout.engines.base import EngineStatistics
 from rollout.engines.model_store import find_model
-from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.envs.base import Environment
 from rollout.envs.settings import load_run
 from rollout.figures import open_figures, outcome_metrics, progress_metrics, service_metrics
 from rollout.journal import RunJournal
@@ -173,9 +173,8 @@ async def _run(
             backend = await stack.enter_async_context(
                 open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs, journal=journal)
             )
-            if isinstance(environment, EnvironmentWithServices):
-                client = await stack.enter_async_context(ExecutorClient(executor))
-                environment.use(RewardServices(executor=client))
+            client = await stack.enter_async_context(ExecutorClient(executor))
+            environment.services = RewardServices(executor=client)
         tasks = list(environment.tasks())
         check_prompts(tasks, backend.chat, backend.schemas, longest=longest_context(config, backend.max_model_tokens))
         if journal is not None:

@@ -1,6 +1,6 @@
 """Environments: tasks out of data, rewards out of trajectories, registered by their names."""
 
-from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices, EnvironmentWithTools
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment, PromptStyle
 from rollout.envs.gsm8k_prompts import WorkedExample
 from rollout.envs.registry import EnvironmentKind, environment, environment_names, find_environment
@@ -10,8 +10,6 @@ __all__ = [
     "Environment",
     "EnvironmentKind",
     "EnvironmentSetup",
-    "EnvironmentWithServices",
-    "EnvironmentWithTools",
     "Gsm8kConfig",
     "Gsm8kEnvironment",
     "PromptStyle",

@@ -1,22 +1,15 @@
-"""Interface of environments: they turn data into tasks and trajectories into rewards. They play nothing themselves.
-
-Optional methods, which the run looks for:
-
-- `tools() -> tuple[ToolSpec, ...]`: the tools that its tasks need, if the run names none;
-- `use(services: RewardServices) -> None`: called once before the first score, with what scoring may use;
-- `workspace_roots() -> tuple[Path, ...]`: folders with the repositories of its tasks, for an executor that it starts.
-"""
+"""Base of environments: they turn data into tasks and trajectories into rewards. They play nothing themselves."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Composition
-from rollout.rewards.base import Reward, RewardServices
+from rollout.rewards.base import Reward, RewardServices, Sample
 from rollout.tools.registry import ToolSpec
 
 
@@ -38,40 +31,28 @@ class EnvironmentSetup:
     """Tool calls of one turn that run at once."""
 
 
-class Environment(Protocol):
-    """Tasks and their rewards."""
+class Environment(ABC):
+    """Tasks and their rewards. A subclass sets `reward`, or has a `score` of its own."""
 
-    def tasks(self) -> Sequence[Task]: ...
+    reward: Composition
+    """The worth of a trajectory: the run's, else the environment's own."""
+    services: RewardServices = RewardServices()
+    """Services that scoring may use; the run sets them once, before the first score."""
+
+    @abstractmethod
+    def tasks(self) -> Sequence[Task]:
+        """One for each problem."""
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         """The reward of a trajectory that is not masked. It has no effect outside of itself: the run calls it again if
         a service failed it. Raises NotScored if there is no reward to be had."""
-        ...
-
-
-@runtime_checkable
-class EnvironmentWithTools(Protocol):
-    """An environment whose tasks need certain tools."""
+        return await self.reward.score(Sample.of(task, result), self.services)
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """Tools of the run, if it names none in a file. Empty: no tools at all. None: the run's own after all."""
-        ...
-
-
-@runtime_checkable
-class EnvironmentWithServices(Protocol):
-    """An environment whose scores use services."""
-
-    def use(self, services: RewardServices) -> None:
-        """Takes the services; the run calls it once, when they are there."""
-        ...
-
-
-@runtime_checkable
-class EnvironmentWithWorkspaces(Protocol):
-    """An environment whose tasks have workspaces that are made of local repositories."""
+        return None
 
     def workspace_roots(self) -> tuple[Path, ...]:
-        """Absolute folders. With `up` the executor takes repositories from below them; one that runs already has roots
-        of its own."""
-        ...
+        """Absolute folders with the repositories of its tasks. With `up` the executor takes repositories from below
+        them; one that runs already has roots of its own."""
+        return ()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.data.code import CodeProblem, ask_of, needs_python, read_code_problems
-from rollout.envs.base import EnvironmentSetup
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards import Composition, Reward, RewardServices, Sample, parse_rewards
+from rollout.rewards import Composition, Reward, Sample, parse_rewards
 from rollout.tools.registry import ToolSpec
 
 REWARD_COLUMN = "reward"
@@ -32,7 +32,7 @@ class CodeConfig:
 
 
 @environment("code", CodeConfig)
-class CodeEnvironment:
+class CodeEnvironment(Environment):
     """Tasks of programming problems. The reward is the run's, or that of the row's kind: 1 if all its tests pass.
 
     Raises ConfigError and DataError.
@@ -47,15 +47,10 @@ class CodeEnvironment:
             raise ConfigError(f"env_config.language is {config.language!r}, but the tests of {other.where} call Python")
         kinds = sorted({problem.reward for problem in self._problems})
         self._rewards: dict[str, Composition] = {kind: setup.reward or self._default(kind) for kind in kinds}
-        self._services = RewardServices()
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """None: the run's own."""
         return None if self._config.interpreter else ()
-
-    def use(self, services: RewardServices) -> None:
-        """Takes the services, whose executor grades."""
-        self._services = services
 
     def tasks(self) -> Sequence[Task]:
         """One task per row, in their order."""
@@ -63,7 +58,7 @@ class CodeEnvironment:
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         """Reward of the last turn's program by the task's tests. Raises NotScored."""
-        return await self._rewards[task.row[REWARD_COLUMN]].score(Sample.of(task, result), self._services)
+        return await self._rewards[task.row[REWARD_COLUMN]].score(Sample.of(task, result), self.services)
 
     def _default(self, kind: str) -> Composition:
         language = self._config.language

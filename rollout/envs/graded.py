@@ -6,17 +6,17 @@ trajectory is scored by its tests alone, unless the run has a reward.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from executor_service import Cause
 from fairbox.errors import ConfigError
-from rollout.envs.base import EnvironmentSetup
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards import NotScored, Reward, RewardServices, Sample
+from rollout.rewards import NotScored, Reward, Sample
 from rollout.tools.code.graded import GradedShell, TaskShellConfig
 from rollout.tools.registry import ToolSpec
 
@@ -25,7 +25,7 @@ REWARD = "reward"
 SHELL = GradedShell.default_schema.name
 
 
-class GradedEnvironment(ABC):
+class GradedEnvironment(Environment):
     """A subclass says which shell, and what the data make. Raises ConfigError without data, and for tools without that
     shell."""
 
@@ -40,7 +40,6 @@ class GradedEnvironment(ABC):
             raise ConfigError(f"the run's tools have no {shell}, which runs the tests: add it")
         self._bash = bash
         self._reward = setup.reward
-        self._services = RewardServices()
         self._tasks = self._read(setup.data, setup.limit)
 
     @abstractmethod
@@ -51,10 +50,6 @@ class GradedEnvironment(ABC):
         """The shell of the tasks."""
         return (ToolSpec("env_config.bash", self.shell_type, self._bash),)
 
-    def use(self, services: RewardServices) -> None:
-        """Takes the services, which the run's reward functions may need."""
-        self._services = services
-
     def tasks(self) -> Sequence[Task]:
         """The tasks, in the order of the data."""
         return list(self._tasks)
@@ -62,7 +57,7 @@ class GradedEnvironment(ABC):
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         """Reward of the run, else what the tests gave: `reward`, and all their numbers as parts. Raises NotScored."""
         if self._reward is not None:
-            return await self._reward.score(Sample.of(task, result), self._services)
+            return await self._reward.score(Sample.of(task, result), self.services)
         prefix = f"{SHELL}/"
         parts = {name.removeprefix(prefix): n for name, n in result.tool_rewards.items() if name.startswith(prefix)}
         if REWARD not in parts:

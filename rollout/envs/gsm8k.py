@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,12 +11,11 @@ from typing import Any
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.data.rows import DataError, Row, read_rows
-from rollout.envs.base import EnvironmentSetup
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.gsm8k_prompts import code_prompt, plain_prompt, tool_prompt
 from rollout.envs.registry import environment
-from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards import AnswerMethod, Composition, Reward, RewardServices, Sample, parse_rewards
+from rollout.rewards import AnswerMethod, Composition, parse_rewards
 from rollout.tokens.tokenizer import Message
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
 from rollout.tools.registry import ToolSpec
@@ -63,16 +62,17 @@ class Gsm8kConfig:
         return parse_rewards([own, *[{"fn": "tool_call_rewards"}] * self.turn_rewards])
 
 
-class Gsm8kEnvironment:
-    """Tasks of GSM8K rows. `reward` None is `config.rewards()`."""
+@environment("gsm8k", Gsm8kConfig)
+class Gsm8kEnvironment(Environment):
+    """Tasks of the rows of the run's data, or of the built-in ones. Raises ConfigError and DataError."""
 
-    def __init__(
-        self, rows: Sequence[Row], config: Gsm8kConfig | None = None, reward: Composition | None = None
-    ) -> None:
-        self._rows = tuple(rows)
-        self._config = config or Gsm8kConfig()
-        self._reward = reward or self._config.rewards()
-        self._services = RewardServices()
+    def __init__(self, config: Gsm8kConfig, setup: EnvironmentSetup) -> None:
+        if setup.reward is not None and config.rewards() != Gsm8kConfig().rewards():
+            said = "env_config.method, format_score or turn_rewards is set"
+            raise ConfigError(f"{said}, which has no meaning with a reward of the run: set it there")
+        self._rows = read_rows(setup.data, setup.limit)
+        self._config = config
+        self.reward = setup.reward or config.rewards()
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """None: the run's own, which are the code interpreter."""
@@ -84,18 +84,11 @@ class Gsm8kEnvironment:
             case _:
                 return None
 
-    def use(self, services: RewardServices) -> None:
-        """Takes the services, which the run's reward functions may need."""
-        self._services = services
-
     def tasks(self) -> list[Task]:
-        """One task per row. Its uid is made of the question and the row's place, so that it is the same in every run.
-
-        Raises DataError for a row without messages if the style is `data`.
-        """
+        """One task per row. Raises DataError for a row without messages if the style is `data`."""
         return [
             Task(
-                uid=_uid(row.question, index),
+                uid=uid_of(row.question, index),
                 messages=self._messages(row),
                 ground_truth=row.ground_truth,
                 data_source=row.data_source,
@@ -105,10 +98,6 @@ class Gsm8kEnvironment:
             )
             for index, row in enumerate(self._rows)
         ]
-
-    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """GSM8K's reward of the last turn, or the run's own."""
-        return await self._reward.score(Sample.of(task, result), self._services)
 
     def _messages(self, row: Row) -> tuple[Message, ...]:
         match PromptStyle(self._config.prompt):
@@ -131,15 +120,6 @@ class Gsm8kEnvironment:
         return {}
 
 
-@environment("gsm8k", Gsm8kConfig)
-def open_gsm8k(config: Gsm8kConfig, setup: EnvironmentSetup) -> Gsm8kEnvironment:
-    """The rows of the run's data, or the built-in ones. Raises ConfigError and DataError."""
-    if setup.reward is not None and config.rewards() != Gsm8kConfig().rewards():
-        said = "env_config.method, format_score or turn_rewards is set"
-        raise ConfigError(f"{said}, which has no meaning with a reward of the run: set it there")
-    return Gsm8kEnvironment(read_rows(setup.data, setup.limit), config, setup.reward)
-
-
 def _own_prompt(row: Row) -> tuple[Message, ...]:
     prompt = row.columns.get("prompt")
     messages = prompt if isinstance(prompt, list) else []
@@ -149,5 +129,6 @@ def _own_prompt(row: Row) -> tuple[Message, ...]:
     return tuple({"role": each["role"], "content": each["content"]} for each in messages)
 
 
-def _uid(question: str, index: int) -> str:
+def uid_of(question: str, index: int) -> str:
+    """The uid of a row's task, made of the question and the row's place, so that it is the same in every run."""
     return f"{index}-{hashlib.sha256(question.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"

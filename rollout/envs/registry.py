@@ -1,7 +1,7 @@
 """Environments by their names.
 
     @environment("capitals", CapitalsConfig)
-    class Capitals:
+    class Capitals(Environment):
         def __init__(self, config: CapitalsConfig, setup: EnvironmentSetup) -> None: ...
 
 What is registered is called with its settings and the run's, reads its data and opens nothing. It raises ConfigError

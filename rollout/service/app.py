@@ -27,7 +27,7 @@ from rollout.dump import record_of
 from rollout.engine_choice import require_engine
 from rollout.engines.model_store import find_model
 from rollout.engines.weights import WeightedEngine
-from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.envs.base import Environment
 from rollout.envs.registry import EnvironmentKind
 from rollout.figures import open_figures, progress_metrics, service_metrics
 from rollout.journal import NAME as JOURNAL
@@ -145,9 +145,8 @@ async def open_own_loop(
         loop = await stack.enter_async_context(
             open_loop(config, model_dir, executor=executor, limiter=limiter, specs=specs, journal=journal)
         )
-        if isinstance(environment, EnvironmentWithServices):
-            client = await stack.enter_async_context(ExecutorClient(executor))
-            environment.use(RewardServices(executor=client))
+        client = await stack.enter_async_context(ExecutorClient(executor))
+        environment.services = RewardServices(executor=client)
         yield loop
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rollout.data.repos import RepoStore
-from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, Repositories, read_search_rows
+from rollout.envs import EnvironmentSetup
+from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment
 from tests.rollout.real_tasks import RealTask, origin, real_rows, real_tasks
 
 
@@ -35,8 +36,7 @@ class RealSearch:
     def environment(self, **settings: Any) -> CodeSearchEnvironment:
         """As a run would make it."""
         config = CodeSearchConfig(repos=str(self.repos), source=self.source, **settings)
-        rows = read_search_rows(self.data)
-        return CodeSearchEnvironment(rows, config, Repositories(self.repos, self.source), max_turns=6)
+        return CodeSearchEnvironment(config, EnvironmentSetup(data=self.data, max_turns=6))
 
 
 async def real_search(folder: Path, count: int) -> RealSearch:

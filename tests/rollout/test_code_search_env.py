@@ -139,7 +139,7 @@ async def test_reward_of_the_run_is_taken(prepared: Prepared) -> None:
     own = parse_rewards([{"fn": "multiturn_reward"}])
     setup = prepared.setup(prepared.commits[0])
     environment = opened(prepared.config(), EnvironmentSetup(data=setup.data, reward=own))
-    assert environment._reward is own
+    assert environment.reward is own
 
 
 async def test_the_page_does_what_it_says(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ async def test_the_page_does_what_it_says(prepared: Prepared, monkeypatch: pytes
     (template,) = examples("how-to/code-search.md", "jinja", {})
     monkeypatch.chdir(prepared.folder)
     setup = prepared.setup(prepared.commits[0])
-    names: dict[str, Any] = {"path": setup.data, "Path": Path}
+    names: dict[str, Any] = {"path": setup.data}
     source = 'repos="repos", dialect="files"'
     assert source in code
     exec(code.replace(source, f"{source}, source={str(prepared.origin)!r}"), names)

@@ -11,7 +11,15 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.build import tool_specs
 from rollout.config import RolloutConfig
-from rollout.envs import EnvironmentSetup, Gsm8kConfig, environment, environment_names, find_environment, load_run
+from rollout.envs import (
+    Environment,
+    EnvironmentSetup,
+    Gsm8kConfig,
+    environment,
+    environment_names,
+    find_environment,
+    load_run,
+)
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Reward, load_reward
 from rollout.tools.gsm8k_reward import Gsm8kRewardTool
@@ -28,7 +36,7 @@ class OneConfig:
 
 
 @environment("tests/one", OneConfig)
-class One:
+class One(Environment):
     def __init__(self, config: OneConfig, setup: EnvironmentSetup) -> None:
         self.config = config
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from executor_service import Cause
 from rollout.data import read_rows
-from rollout.envs import Gsm8kEnvironment
+from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.rewards import AnswerMethod, NotScored, extract_answer, gsm8k_reward, parse_number
 from rollout.tokens import ChatTemplate
@@ -142,7 +142,7 @@ def test_a_ground_truth_that_is_no_number_is_the_tasks_fault() -> None:
 
 
 def test_prompt_shows_two_worked_examples_and_ends_with_the_question(chat: ChatTemplate) -> None:
-    (task, *others) = Gsm8kEnvironment(read_rows(None)).tasks()
+    (task, *others) = Gsm8kEnvironment(Gsm8kConfig(), EnvironmentSetup()).tasks()
     assert [message["role"] for message in task.messages] == [
         "system",
         *("user", "assistant", "tool", "assistant") * 2,

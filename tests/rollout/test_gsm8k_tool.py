@@ -12,7 +12,7 @@ import pytest
 from fairbox.errors import ConfigError
 from rollout.batch import RolloutBatch
 from rollout.cli.data.command import main as data
-from rollout.data import DataError, Row, read_rows
+from rollout.data import DataError, read_rows
 from rollout.dump import record_of
 from rollout.engines import SamplingParams
 from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment, find_environment
@@ -24,7 +24,13 @@ from rollout.tools import InfraError, Toolbox, ToolCall, ToolOutcome
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
 from tests.rollout.scripted import roll_out, tool_call
 
-ROW = Row("What is 6 * 7?", "42", "openai/gsm8k", "here:1", {"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"})
+
+@pytest.fixture
+def setup(tmp_path: Path) -> EnvironmentSetup:
+    """One row in a file."""
+    data = tmp_path / "row.jsonl"
+    data.write_text(json.dumps({"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"}))
+    return EnvironmentSetup(data=data)
 
 
 def main(words: list[str]) -> int:
@@ -76,9 +82,9 @@ async def test_a_task_without_a_truth_fails_before_its_first_turn(options: dict[
 
 @pytest.mark.parametrize("turn_rewards", [True, False])
 async def test_rewards_of_turns_and_of_the_answer_reach_the_batch_and_the_dump(
-    tokenizer: HubTokenizer, chat: ChatTemplate, turn_rewards: bool
+    tokenizer: HubTokenizer, chat: ChatTemplate, setup: EnvironmentSetup, turn_rewards: bool
 ) -> None:
-    environment = Gsm8kEnvironment([ROW], Gsm8kConfig(prompt="submit", turn_rewards=turn_rewards))
+    environment = Gsm8kEnvironment(Gsm8kConfig(prompt="submit", turn_rewards=turn_rewards), setup)
     turns = [*(tool_call("calc_gsm8k_reward", answer=answer) for answer in ("41", "42", "42")), "#### 42"]
     tool = Gsm8kRewardTool(Gsm8kRewardConfig(improved=0.25))
     engine = ScriptedEngine(tokenizer, turns, vocab_size=49152)
@@ -104,9 +110,9 @@ async def test_rewards_of_turns_and_of_the_answer_reach_the_batch_and_the_dump(
     assert record["score"] == pytest.approx(batch.rewards.item())
 
 
-def test_prompts_of_each_style() -> None:
-    def task(prompt: str, row: Row = ROW) -> Task:
-        return Gsm8kEnvironment([row], Gsm8kConfig(prompt=prompt)).tasks()[0]
+def test_prompts_of_each_style(setup: EnvironmentSetup) -> None:
+    def task(prompt: str) -> Task:
+        return Gsm8kEnvironment(Gsm8kConfig(prompt=prompt), setup).tasks()[0]
 
     assert [message["role"] for message in task("plain").messages] == ["user"]
     assert task("plain").messages[0]["content"] == (
@@ -115,7 +121,7 @@ def test_prompts_of_each_style() -> None:
     submit = task("submit")
     assert [message["role"] for message in submit.messages] == ["system", "user"]
     assert submit.tools_kwargs == {"calc_gsm8k_reward": {"ground_truth": "42"}}
-    with pytest.raises(DataError, match="here:1: prompt must be a list of messages"):
+    with pytest.raises(DataError, match=r"row\.jsonl:1: prompt must be a list of messages"):
         task("data")
     assert task("plain").row["answer"].endswith("#### 42")
 

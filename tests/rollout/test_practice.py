@@ -12,7 +12,7 @@ from examples.practice import Problem, WarmUp, draw, held_out, write_practice
 from examples.practice.__main__ import main
 from fairbox.errors import FairboxError
 from rollout.data.rows import read_rows
-from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment
+from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
@@ -62,7 +62,7 @@ def test_the_folder_is_a_model_and_rows_that_training_takes(practice: Path) -> N
     for name, count in (("train.jsonl", 2000), ("test.jsonl", 200)):
         rows = read_rows(practice / name)
         assert len(rows) == count
-        task = Gsm8kEnvironment(rows, Gsm8kConfig(prompt="data")).tasks()[0]
+        task = Gsm8kEnvironment(Gsm8kConfig(prompt="data"), EnvironmentSetup(data=practice / name)).tasks()[0]
         assert task.messages == ({"role": "user", "content": rows[0].question},)
         assert task.ground_truth == rows[0].ground_truth
 

@@ -58,7 +58,6 @@ async def test_the_environment_of_the_page_plays(folder: Path, tokenizer: HubTok
     config, kind, settings = load_run(RolloutConfig, prefix="ROLLOUT", prog="t", description="", argv=words, env={})
     assert (config.env, kind.name, settings.count) == ("sums:Sums", "sums", 3)
     environment: Any = kind.make(settings, EnvironmentSetup())
-    environment.use(RewardServices())
     engine = ScriptedEngine(tokenizer, lambda request, turn: "#### 20", vocab_size=49152)
     loop = AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams())
     results = await roll_out(loop, environment.score, environment.tasks(), concurrency=4)

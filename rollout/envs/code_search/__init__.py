@@ -1,6 +1,6 @@
 """Agentic code search: reports about repositories, searched by bash, answered with places in the code."""
 
-from rollout.envs.code_search.environment import CodeSearchConfig, CodeSearchEnvironment, Repositories, default_reward
+from rollout.envs.code_search.environment import CodeSearchConfig, CodeSearchEnvironment, default_reward
 from rollout.envs.code_search.finish import LocalizationFinish
 from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
@@ -12,7 +12,6 @@ __all__ = [
     "LocalizationFinish",
     "PromptContext",
     "Prompts",
-    "Repositories",
     "SearchRow",
     "default_reward",
     "read_search_rows",

@@ -11,7 +11,6 @@ Nothing is fetched here: a rollout that waits for a network would charge the tra
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,54 +19,17 @@ import rollout.rewards.localization  # noqa: F401 - registers the functions of t
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldErrors
 from rollout.data.records import DataError
-from rollout.data.repos import RepoError, RepoStore, check_template, row_want
-from rollout.envs.base import EnvironmentSetup
+from rollout.data.repos import RepoStore, check_template, row_want
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.code_search.finish import LocalizationFinish
 from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
 from rollout.envs.registry import environment
-from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards import Composition, Reward, RewardServices, Sample, read_rewards
+from rollout.rewards import Composition, read_rewards
 from rollout.tools.base import NoSettings
 from rollout.tools.code.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
-
-
-class Repositories:
-    """The repositories in `folder`, which `fairbox data repos` filled with the same `source`. Raises ConfigError."""
-
-    def __init__(self, folder: Path, source: str) -> None:
-        if not folder.is_dir():
-            raise ConfigError(f"env_config.repos is {str(folder)!r}, which is no folder; `fairbox data repos` makes it")
-        try:
-            check_template(source)
-        except FieldErrors as error:
-            raise ConfigError(f"env_config.{error}") from None
-        self._store = RepoStore(folder)
-        self._source = source
-
-    @property
-    def folder(self) -> Path:
-        """Absolute; the executor needs it, or a folder above, among its `workspace_roots`."""
-        return self._store.folder
-
-    def workspace(self, row: SearchRow) -> dict[str, str]:
-        """Options of PrepareWorkspace for the row's repository. Raises DataError if it names none, or one not there."""
-        try:
-            want = row_want(row.columns, self._source)
-            checkout = self._store.find(want)
-        except (FieldErrors, RepoError) as error:
-            raise DataError(f"{row.where}: {error}") from None
-        if checkout is None:
-            at = want.commit or "its default branch"
-            patched = " with the row's patch" if want.patch else ""
-            raise DataError(
-                f"{row.where}: {want.repo} at {at}{patched} from {want.source} is not in {self._store.folder}; "
-                f"run `fairbox data repos` with these rows first"
-            )
-        return checkout.workspace()
-
 
 WORKING_DIR = "/testbed"
 """One path for all repositories, so that prompts of a group are the same bytes; the field's name for it."""
@@ -110,32 +72,24 @@ DATA_SOURCE = "code_search"
 """Data source of rows that name none."""
 
 
-class CodeSearchEnvironment:
-    """Tasks of code search rows. `repos` says where each row's repository is, `reward` what an answer is worth.
+@environment("code_search", CodeSearchConfig)
+class CodeSearchEnvironment(Environment):
+    """Tasks of the rows of the run's data, with the repositories that were prepared for them. Raises ConfigError and
+    DataError."""
 
-    Raises ConfigError and DataError.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[SearchRow],
-        config: CodeSearchConfig,
-        repos: Repositories,
-        *,
-        reward: Composition | None = None,
-        max_turns: int | None = None,
-        max_parallel_calls: int = 5,
-        tools: Sequence[ToolSpec] | None = None,
-    ) -> None:
+    def __init__(self, config: CodeSearchConfig, setup: EnvironmentSetup) -> None:
+        if setup.data is None:
+            raise ConfigError(
+                "data is none, but code search has no built-in tasks: name a file of rows (docs/how-to/datasets.md)"
+            )
         self._config = config
         self._dialect = AnswerDialect(config.dialect)
-        self._reward = reward or default_reward(self._dialect)
-        self._services = RewardServices()
-        self._roots = (repos.folder,)
-        self._given = None if tools is None else tuple(tools)
-        context = PromptContext(config.working_dir, max_turns, max_parallel_calls, self._tool_names())
+        self._store = _prepared(config)
+        self.reward = setup.reward or default_reward(self._dialect)
+        tools = self._tool_names(self.tools() if setup.tools is None else setup.tools)
+        context = PromptContext(config.working_dir, setup.max_turns, setup.max_parallel_calls, tools)
         prompts = Prompts(self._dialect, system=_path(config.system_template), user=_path(config.user_template))
-        self._tasks = [self._task(row, prompts, context, repos) for row in rows]
+        self._tasks = [self._task(row, prompts, context) for row in read_search_rows(setup.data, setup.limit)]
 
     def tasks(self) -> list[Task]:
         """One task per row; its uid is the row's `instance_id`."""
@@ -150,19 +104,10 @@ class CodeSearchEnvironment:
 
     def workspace_roots(self) -> tuple[Path, ...]:
         """The folder of the repositories."""
-        return self._roots
+        return (self._store.folder,)
 
-    def use(self, services: RewardServices) -> None:
-        """Takes the services, which the run's reward functions may need."""
-        self._services = services
-
-    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """The run's reward, or that of the dialect. Raises NotScored."""
-        return await self._reward.score(Sample.of(task, result), self._services)
-
-    def _tool_names(self) -> tuple[str, ...]:
-        """Names of the run's tools, or else of the environment's own. Raises ConfigError if the answer has no tool."""
-        specs = self.tools() if self._given is None else self._given
+    def _tool_names(self, specs: tuple[ToolSpec, ...]) -> tuple[str, ...]:
+        """Names of the tools. Raises ConfigError if the answer has no tool."""
         names = tuple(schema.name for spec in specs if (schema := spec.schema or _own_schema(spec)) is not None)
         needed = LocalizationFinish.default_schema.name
         if self._dialect.is_call and needed not in names:
@@ -172,8 +117,8 @@ class CodeSearchEnvironment:
             )
         return names
 
-    def _task(self, row: SearchRow, prompts: Prompts, context: PromptContext, repos: Repositories) -> Task:
-        workspace = {**repos.workspace(row), "mount_path": self._config.working_dir}
+    def _task(self, row: SearchRow, prompts: Prompts, context: PromptContext) -> Task:
+        workspace = {**self._workspace(row), "mount_path": self._config.working_dir}
         try:
             messages = prompts.render(row.columns, context)
         except ConfigError as error:
@@ -188,23 +133,32 @@ class CodeSearchEnvironment:
             row=row.columns,
         )
 
+    def _workspace(self, row: SearchRow) -> dict[str, str]:
+        """Options of PrepareWorkspace for the row's repository. Raises DataError if it names none, or one not there."""
+        try:
+            want = row_want(row.columns, self._config.source)
+        except FieldErrors as error:
+            raise DataError(f"{row.where}: {error}") from None
+        checkout = self._store.find(want)
+        if checkout is None:
+            at = want.commit or "its default branch"
+            patched = " with the row's patch" if want.patch else ""
+            raise DataError(
+                f"{row.where}: {want.repo} at {at}{patched} from {want.source} is not in {self._store.folder}; "
+                f"run `fairbox data repos` with these rows first"
+            )
+        return checkout.workspace()
 
-@environment("code_search", CodeSearchConfig)
-def open_code_search(config: CodeSearchConfig, setup: EnvironmentSetup) -> CodeSearchEnvironment:
-    """The rows of the run's data, with the repositories that were prepared for them. Raises ConfigError, DataError."""
-    if setup.data is None:
-        raise ConfigError(
-            "data is none, but code search has no built-in tasks: name a file of rows (docs/how-to/datasets.md)"
-        )
-    return CodeSearchEnvironment(
-        read_search_rows(setup.data, setup.limit),
-        config,
-        Repositories(Path(config.repos), config.source),
-        reward=setup.reward,
-        max_turns=setup.max_turns,
-        max_parallel_calls=setup.max_parallel_calls,
-        tools=setup.tools,
-    )
+
+def _prepared(config: CodeSearchConfig) -> RepoStore:
+    """The folder that `fairbox data repos` filled. Raises ConfigError."""
+    if not Path(config.repos).is_dir():
+        raise ConfigError(f"env_config.repos is {config.repos!r}, which is no folder; `fairbox data repos` makes it")
+    try:
+        check_template(config.source)
+    except FieldErrors as error:
+        raise ConfigError(f"env_config.{error}") from None
+    return RepoStore(config.repos)
 
 
 def default_reward(dialect: AnswerDialect) -> Composition:

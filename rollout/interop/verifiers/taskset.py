@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout.data import read_rows
-from rollout.envs.gsm8k import Gsm8kEnvironment
+from rollout.envs.gsm8k import uid_of
 from rollout.interop.needs import needs
 from rollout.interop.scores import reward_function
 from rollout.rewards import Sample
@@ -74,9 +74,7 @@ class FairboxTaskset(vf.Taskset[FairboxTask, FairboxTasksetConfig]):  # type: ig
     """The problems of a file. `load` raises DataError, with file and line."""
 
     def load(self) -> Iterable[FairboxTask]:
-        rows = read_rows(self.config.data)
-        for row, task in zip(rows, Gsm8kEnvironment(rows).tasks(), strict=True):
-            data = FairboxData(
-                id=task.uid, prompt=row.question.strip(), system_prompt=SYSTEM, ground_truth=row.ground_truth
-            )
+        for index, row in enumerate(read_rows(self.config.data)):
+            uid, question = uid_of(row.question, index), row.question.strip()
+            data = FairboxData(id=uid, prompt=question, system_prompt=SYSTEM, ground_truth=row.ground_truth)
             yield FairboxTask(data, self.config.task)

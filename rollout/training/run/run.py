@@ -26,7 +26,7 @@ from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.config import recorded_settings
-from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.envs.base import Environment
 from rollout.figures import open_figures
 from rollout.rewards import RewardServices
 from rollout.service.client import RolloutClient
@@ -168,8 +168,7 @@ async def open_own(run: TrainingRun, *, executor: str, limiter: str) -> AsyncIte
     ):
         environments: list[Environment] = [run.environment, *([] if run.held_out is None else [run.held_out])]
         for environment in environments:
-            if isinstance(environment, EnvironmentWithServices):
-                environment.use(RewardServices(executor=client))
+            environment.services = RewardServices(executor=client)
             longest = longest_context(config, loop.engine.max_model_tokens)
             check_prompts(environment.tasks(), loop.chat, loop.tools.schemas, longest=longest)
         yield OwnLoop(loop)

@@ -23,7 +23,7 @@ from fairbox.errors import FairboxError
 from fairbox.net.ports import free_port
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import AgentLoop, Task, TrajectoryResult
-from rollout.rewards import NotScored, Reward, RewardServices
+from rollout.rewards import NotScored, Reward
 from rollout.stack import LocalStack
 from tests.rollout.services import LAZY
 from tests.rollout.training.vowels import Hampered, Vowels, VowelsConfig
@@ -39,13 +39,8 @@ from tests.rollout.training.test_async import each_problem_once_a_pass, played, 
 class Sandboxed(Vowels):
     """Vowels that are counted by a program in the executor."""
 
-    services = RewardServices()
-
     def __init__(self) -> None:
         super().__init__(VowelsConfig(), EnvironmentSetup())
-
-    def use(self, services: RewardServices) -> None:
-        self.services = services
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         assert self.services.executor is not None

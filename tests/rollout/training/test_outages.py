@@ -18,6 +18,7 @@ import pytest
 from executor_service import Cause
 from rollout.config import EngineSettings
 from rollout.engines import EngineUnavailable, GenerationRequest
+from rollout.envs import Environment
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.stack import LocalStack
@@ -45,7 +46,7 @@ ALLOWED = 0.01
 """Most that the share of callers may differ from a half over all seeds."""
 
 
-class Half:
+class Half(Environment):
     """Problems of which every other one calls a tool."""
 
     def tasks(self) -> list[Task]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fairbox.config import setting
-from rollout.envs.base import EnvironmentSetup
+from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.registry import environment
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Reward
@@ -21,7 +21,7 @@ class VowelsConfig:
 
 
 @environment("vowels", VowelsConfig)
-class Vowels:
+class Vowels(Environment):
     """`limit` problems, 4 at most, without tools."""
 
     def __init__(self, config: VowelsConfig, setup: EnvironmentSetup) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from rollout.data import read_rows
 from rollout.dump import DumpWriter, record_of
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
-from rollout.envs import Gsm8kEnvironment
+from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment
 from rollout.loop import AgentLoop, Limits
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
@@ -26,7 +25,7 @@ CALL = '<tool_call>\n{{"name": "echo", "arguments": {{"text": "{}"}}}}\n</tool_c
 def play(chat: ChatTemplate, tokenizer: HubTokenizer, folder: Path, step: int, *, right: int) -> Path:
     """Three problems with two rollouts each; `right` of the six answer what is asked, one of the others fails by the
     service. Tools answer in several lines, with characters that take two cells, and once fail."""
-    environment = Gsm8kEnvironment(read_rows(None, 3))
+    environment = Gsm8kEnvironment(Gsm8kConfig(), EnvironmentSetup(limit=3))
     truths = {task.uid: task.ground_truth for task in environment.tasks()}
     played: list[str] = []
 

@@ -61,7 +61,7 @@ def play(tokenizer: HubTokenizer, chat: ChatTemplate) -> Play:
 
 async def test_each_row_is_graded_by_its_kind(data: Path, play: Play, services: RewardServices) -> None:
     environment = CodeEnvironment(CodeConfig(), EnvironmentSetup(data=data))
-    environment.use(services)
+    environment.services = services
     for programs, wanted in ((RIGHT, [1.0, 1.0, 1.0]), (HALF, [0.0, 0.0, 0.0])):
         results = await play(environment, programs)
         rewards = [await environment.score(*pair) for pair in zip(environment.tasks(), results, strict=True)]
@@ -86,7 +86,7 @@ async def test_programs_of_another_language(tmp_path: Path, play: Play, services
     data = tmp_path / "sums.jsonl"
     data.write_text(json.dumps(CODE_CONTESTS) + "\n")
     environment = CodeEnvironment(CodeConfig(language="cpp"), EnvironmentSetup(data=data))
-    environment.use(services)
+    environment.services = services
     (task,) = environment.tasks()
     asked = "Write C++ code. Put the whole program into one block, at the end of your answer:\n```cpp\n...\n```"
     assert task.messages[-1]["content"] == f"Print the sum.\n\n{asked}"
