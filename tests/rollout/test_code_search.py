@@ -19,10 +19,10 @@ from rollout.dump import DumpWriter, read_dump, record_of
 from rollout.dump_check import check_dump
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward
-from rollout.envs.code_search.prompts import AnswerDialect
 from rollout.loop import AgentLoop, Limits, StopReason, Task, ToolCallRecord
 from rollout.loop.results import TrajectoryResult
 from rollout.rewards import Sample
+from rollout.rewards.localization.dialects import Dialect
 from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
@@ -177,7 +177,7 @@ async def perfect_and_lazy(agents: Agents, tmp_path: Path) -> None:
         for task, result in done:
             dump.write(record_of(result, task, step=1, model="scripted", decode=chat.decode_plain))
     for record in read_dump(dump.path):
-        again = await default_reward(AnswerDialect.FINISH).score(rescored(record, by_id[record["uid"]].row))
+        again = await default_reward("finish").score(rescored(record, by_id[record["uid"]].row))
         assert (again.value, dict(again.parts)) == (record["score"], record["reward_parts"])
 
     def lazy(task: RealTask) -> str:
@@ -190,12 +190,12 @@ async def perfect_and_lazy(agents: Agents, tmp_path: Path) -> None:
     await nothing_left(agents.stack)
 
 
-@pytest.mark.parametrize("dialect", [AnswerDialect.FILES, AnswerDialect.CODE_BLOCK])
+@pytest.mark.parametrize("dialect", ["files", "code_block"])
 async def test_text_dialects_are_solvable_too_and_thoughts_are_no_answer(
-    agents: Agents, search: RealSearch, dialect: AnswerDialect
+    agents: Agents, search: RealSearch, dialect: Dialect
 ) -> None:
     def said(files: Sequence[str], task: RealTask | None) -> str:
-        if dialect is AnswerDialect.FILES:
+        if dialect == "files":
             return "<files>\n" + "\n".join(files) + "\n</files>"
         lines = []
         for place in [] if task is None else locations(task):
@@ -212,7 +212,7 @@ async def test_text_dialects_are_solvable_too_and_thoughts_are_no_answer(
     best_of = 0
     for task, result in await agents.play(search.environment(dialect=str(dialect)), [look, perfect]):
         assert result.reward is not None, result.error
-        if dialect is AnswerDialect.FILES:
+        if dialect == "files":
             assert result.reward.value == 1.0
             best_of += 1
         elif all("function_name" in place for place in locations(by_id[task.uid]) if len(place) > 1):
@@ -274,7 +274,7 @@ async def played_by_the_model(
     assert len(records) == samples * tasks
     for record in records:
         assert not record["masked"], record["error"]
-        again = await default_reward(AnswerDialect.FILES).score(rescored(record, rows[record["uid"]]))
+        again = await default_reward("files").score(rescored(record, rows[record["uid"]]))
         assert again.value == record["score"]
     assert len({(record["uid"], tuple(record["prompt_ids"])) for record in records}) == tasks
     found = check_dump(out / "1.jsonl", model_dir)

@@ -2,11 +2,10 @@
 
 from rollout.envs.code_search.environment import CodeSearchConfig, CodeSearchEnvironment, default_reward
 from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
+from rollout.envs.code_search.prompts import PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
 
 __all__ = [
-    "AnswerDialect",
     "CodeSearchConfig",
     "CodeSearchEnvironment",
     "LocalizationFinish",

@@ -13,20 +13,20 @@ from __future__ import annotations
 import importlib.resources
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast, get_args
 
-import rollout.rewards.localization  # noqa: F401 - registers the functions of the recipes
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldErrors
 from rollout.data.records import DataError
 from rollout.data.repos import RepoStore, check_template, row_want
 from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
+from rollout.envs.code_search.prompts import PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
 from rollout.envs.registry import environment
 from rollout.loop.task import Task
 from rollout.rewards import Composition, read_rewards
+from rollout.rewards.localization.dialects import Dialect
 from rollout.tools.base import NoSettings
 from rollout.tools.code.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
@@ -49,7 +49,7 @@ class CodeSearchConfig:
     )
     dialect: str = setting(
         "finish",
-        choices=AnswerDialect,
+        choices=get_args(Dialect),
         help="Form of the answer: files, code_block, finish (a tool call), final_answer.",
     )
     system_template: str | None = setting(None, help="Jinja2 template of the system turn; none: fairbox's own.")
@@ -83,7 +83,7 @@ class CodeSearchEnvironment(Environment):
                 "data is none, but code search has no built-in tasks: name a file of rows (docs/how-to/datasets.md)"
             )
         self._config = config
-        self._dialect = AnswerDialect(config.dialect)
+        self._dialect = cast("Dialect", config.dialect)
         self._store = _prepared(config)
         self.reward = setup.reward or default_reward(self._dialect)
         tools = self._tool_names(self.tools() if setup.tools is None else setup.tools)
@@ -98,7 +98,7 @@ class CodeSearchEnvironment(Environment):
     def tools(self) -> tuple[ToolSpec, ...]:
         """bash, and the tool that the dialect needs, if any."""
         bash = ToolSpec("env_config.bash", BashTool, self._config.bash)
-        if not self._dialect.is_call:
+        if self._dialect != "finish":
             return (bash,)
         return (bash, ToolSpec("env_config.dialect", LocalizationFinish, NoSettings()))
 
@@ -106,11 +106,11 @@ class CodeSearchEnvironment(Environment):
         """The folder of the repositories."""
         return (self._store.folder,)
 
-    def _tool_names(self, specs: tuple[ToolSpec, ...]) -> tuple[str, ...]:
+    def _tool_names(self, specs: tuple[ToolSpec, ...]) -> list[str]:
         """Names of the tools. Raises ConfigError if the answer has no tool."""
-        names = tuple(schema.name for spec in specs if (schema := spec.schema or _own_schema(spec)) is not None)
+        names = [schema.name for spec in specs if (schema := spec.schema or _own_schema(spec)) is not None]
         needed = LocalizationFinish.default_schema.name
-        if self._dialect.is_call and needed not in names:
+        if self._dialect == "finish" and needed not in names:
             raise ConfigError(
                 f"env_config.dialect is {self._dialect}, but the run's tools have no {needed}; add "
                 "rollout.envs.code_search.LocalizationFinish to them, or choose another dialect"
@@ -161,7 +161,7 @@ def _prepared(config: CodeSearchConfig) -> RepoStore:
     return RepoStore(config.repos)
 
 
-def default_reward(dialect: AnswerDialect) -> Composition:
+def default_reward(dialect: Dialect) -> Composition:
     """The recipe that is shipped for a dialect: `recipes/{dialect}.yaml`."""
     recipe = importlib.resources.files("rollout.envs.code_search").joinpath("recipes", f"{dialect}.yaml")
     with importlib.resources.as_file(recipe) as path:

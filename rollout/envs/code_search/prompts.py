@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import jinja2.nodes
 import jinja2.sandbox
 
 from fairbox.errors import ConfigError
+from rollout.rewards.localization.dialects import Dialect
 from rollout.tokens.tokenizer import Message
 
 HIDDEN_COLUMNS = frozenset(
@@ -31,24 +31,6 @@ HIDDEN_COLUMNS = frozenset(
 _SHIPPED = "rollout.envs.code_search"
 
 
-class AnswerDialect(StrEnum):
-    """The form of an answer."""
-
-    FILES = "files"
-    """`<files>` with a path a line. Files alone."""
-    CODE_BLOCK = "code_block"
-    """A code block of paths, each with its classes and functions. Files, modules, entities."""
-    FINISH = "finish"
-    """A call of the tool `localization_finish`. Files, modules, entities."""
-    FINAL_ANSWER = "final_answer"
-    """`<final_answer>` with `path:first-last` a line. Files and lines."""
-
-    @property
-    def is_call(self) -> bool:
-        """True if the answer is a call of a tool, and not text."""
-        return self is AnswerDialect.FINISH
-
-
 @dataclass(frozen=True, slots=True)
 class PromptContext:
     """Values of a run that every prompt may use."""
@@ -56,16 +38,7 @@ class PromptContext:
     working_dir: str
     max_turns: int | None
     max_parallel_calls: int
-    tools: tuple[str, ...]
-
-    def values(self) -> dict[str, Any]:
-        """Values by name, as templates see them."""
-        return {
-            "working_dir": self.working_dir,
-            "max_turns": self.max_turns,
-            "max_parallel_calls": self.max_parallel_calls,
-            "tools": list(self.tools),
-        }
+    tools: list[str]
 
 
 _VARIABLES = frozenset((*PromptContext.__dataclass_fields__, "instance", "answer_format"))
@@ -90,7 +63,7 @@ class Prompts:
     Raises ConfigError.
     """
 
-    def __init__(self, dialect: AnswerDialect, *, system: Path | None = None, user: Path | None = None) -> None:
+    def __init__(self, dialect: Dialect, *, system: Path | None = None, user: Path | None = None) -> None:
         self._environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
         )
@@ -101,7 +74,7 @@ class Prompts:
     def render(self, instance: Mapping[str, Any], context: PromptContext) -> tuple[Message, ...]:
         """The prompt's two turns. Raises ConfigError for a value that a template needs and does not get."""
         shown = {name: value for name, value in instance.items() if name not in HIDDEN_COLUMNS}
-        values = {**context.values(), "instance": shown, "answer_format": self._answer.render({})}
+        values = {**asdict(context), "instance": shown, "answer_format": self._answer.render({})}
         return (
             {"role": "system", "content": self._system.render(values)},
             {"role": "user", "content": self._user.render(values)},

@@ -189,6 +189,7 @@ def _span(path: str, text: str) -> LineSpan | None:
 
 
 Dialect = Literal["files", "code_block", "finish", "final_answer"]
+"""The form of an answer; that of `finish` is a call of a tool, and not text."""
 Generation = Literal["main", "codescout"]
 """Generation of the formulas and the code block: `main` is agentic-code-search-oss, `codescout` the later release."""
 
