@@ -16,8 +16,7 @@ from fairbox.config import load, setting
 from fairbox.errors import ConfigError
 from rollout.cli.data.swebench import check_input, read_input
 from rollout.data.code import Converted, usable_problems, verl_rows
-from rollout.data.code.check import solved
-from rollout.data.code.make_tests import with_tests
+from rollout.data.code.executed import solved, with_tests
 from rollout.data.records import DataError
 from rollout.data.whole import write_json_lines, write_parquet
 

@@ -9,7 +9,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from fairbox.errors import ConfigError
 from rollout.data.records import DataError, read_records
 from rollout.data.swe.build import Built, build
 from rollout.data.swe.hub import fetch, is_dataset
-from rollout.data.swe.rows import SearchTask
+from rollout.data.swe.rows import SearchTask, split, write_search_tasks
 from rollout.data.swe.trees import Clones
 from rollout.data.swe.truth import Dialect
-from rollout.data.swe.write import split, write_left, write_search_tasks
+from rollout.data.whole import write_json_lines
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         use_patch=config.use_patch,
         need_truth=config.need_truth,
     )
-    write_left(out / "left_out.jsonl", built.left)
+    write_json_lines(out / "left_out.jsonl", map(asdict, built.left))
     for repository, why in ({} if clones is None else clones.refused).items():
         print(f"fairbox data swebench: {repository} {why}", file=sys.stderr)
     for line in _summary(built, out):

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollout.data.code.ask import ask_of, needs_python
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_of
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, ask_of, list_of, needs_python
 from rollout.data.code.read import problem_of
 
 

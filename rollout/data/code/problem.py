@@ -1,4 +1,5 @@
-"""One programming problem, the reasons for which a row is none, and how columns are read. Pure."""
+"""One programming problem, the words that ask for it, the reasons for which a row is none, and how columns are read.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +13,17 @@ from rollout.data.records import DataError
 
 if TYPE_CHECKING:
     from executor_service import Program
+
+
+_NAMES = {
+    "python": "Python",
+    "cpp": "C++",
+    "java": "Java",
+    "go": "Go",
+    "rust": "Rust",
+    "javascript": "JavaScript",
+}
+"""Languages whose names in a sentence are not those of their blocks."""
 
 
 class RowFault(StrEnum):
@@ -83,6 +95,26 @@ class CodeProblem:
     """The data's own in Python, if it has one."""
     recipe: TestRecipe | None = None
     """If the tests are yet to be made."""
+
+
+def ask_of(problem: CodeProblem, language: str) -> str:
+    """The end of a prompt: asks for a program in the language, in the form in which the rewards look for it."""
+    name = _NAMES.get(language, language)
+    block = f"at the end of your answer:\n```{language}\n...\n```"
+    if problem.reward == "humaneval":
+        return (
+            f"Complete this function in {name}. Put the whole of it, with the imports that it needs, into one block, "
+            + block
+        )
+    return f"Write {name} code. Put the whole program into one block, {block}"
+
+
+def needs_python(problem: CodeProblem) -> bool:
+    """Says whether its tests call Python: then no other language can be asked for."""
+    truth = json.loads(problem.ground_truth)
+    if isinstance(truth, list):  # of cases, or of assertions
+        return any(isinstance(each, str) for each in truth)
+    return problem.reward != "code_tests" or bool(truth.get("fn_name") or truth.get("assert_case"))
 
 
 def text_of(record: Mapping[str, Any], key: str, where: str) -> str:

@@ -3,8 +3,7 @@
 `parse_patch` reads diffs; `truth` and `hunk_targets` say what they touch.
 """
 
-from rollout.data.swe.patch import FilePatch, Hunk, Patch, PatchError, parse_patch
-from rollout.data.swe.targets import hunk_targets, target_column
+from rollout.data.swe.patch import FilePatch, Hunk, Patch, PatchError, hunk_targets, parse_patch, target_column
 from rollout.data.swe.truth import Changes, Dialect, FileChange, TruthError, truth
 
 __all__ = [

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rollout.data.swe.patch import Patch, PatchError, parse_patch
+from rollout.data.swe.patch import Patch, PatchError, parse_patch, target_column
 from rollout.data.swe.rows import SearchTask, read_changes_column
-from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import ApplyError, Clones, GitTree, TreeError
 from rollout.data.swe.truth import Dialect, FileChange, TruthError, truth
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
-from rollout.data.swe.patch import PatchError, parse_patch
+from rollout.data.swe.patch import PatchError, parse_patch, target_column
 from rollout.data.swe.rows import SearchTask
-from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import GitTree, diff_text, run_git
 from rollout.data.swe.truth import Dialect, TruthError, truth
 

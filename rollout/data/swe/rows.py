@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from fairbox.errors import ConfigError
 from rollout.data.swe.truth import Changes, FileChange
+from rollout.data.whole import write_parquet
+
+T = TypeVar("T")
 
 _PARTS = ("added_entities", "added_modules", "edited_entities", "edited_modules")
 
@@ -79,3 +85,41 @@ def _file_change(value: object, number: int) -> FileChange:
             raise ValueError(f"file_changes[{number}].changes.{part} must be a list of names")
         parts[part] = tuple(names)
     return FileChange(value["file"], Changes(**parts))
+
+
+def split(tasks: Sequence[T], validation: float, seed: int) -> tuple[list[T], list[T]]:
+    """(training, validation): the last of the tasks, shuffled by the seed. Raises ConfigError where none would train.
+
+    `validation` is a fraction below 1, else a count.
+    """
+    count = round(len(tasks) * validation) if validation < 1 else int(validation)
+    if count >= len(tasks) and tasks:
+        raise ConfigError(f"validation is {validation:g}, which of {len(tasks)} rows leaves none to train on")
+    shuffled = list(tasks)
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - no secret
+    return shuffled[: len(tasks) - count], shuffled[len(tasks) - count :]
+
+
+def write_search_tasks(path: Path, tasks: Sequence[SearchTask]) -> None:
+    """Parquet with one row per task, in their order; the same tasks give the same bytes. Raises DataError."""
+    write_parquet(path, [task.record() for task in tasks], schema=_schema)
+
+
+def _schema(arrow: Any) -> Any:
+    names = arrow.list_(arrow.string())
+    changes = arrow.struct([(part, names) for part in _PARTS])
+    message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
+    text = arrow.string()
+    return arrow.schema(
+        [
+            arrow.field("instance_id", text, nullable=False),
+            arrow.field("repo", text, nullable=False),
+            arrow.field("base_commit", text),
+            arrow.field("problem_statement", text, nullable=False),
+            arrow.field("patch", text, nullable=False),
+            arrow.field("use_patch", arrow.bool_(), nullable=False),
+            arrow.field("target", text, nullable=False),
+            arrow.field("file_changes", arrow.list_(arrow.struct([("file", text), ("changes", changes)]))),
+            arrow.field("prompt", arrow.list_(message), nullable=False),
+        ]
+    )

@@ -12,9 +12,8 @@ from fairbox.errors import ConfigError
 from rollout.data.records import DataError
 from rollout.data.swe import Changes, Dialect, FileChange
 from rollout.data.swe.build import Built, Why, build
-from rollout.data.swe.rows import changes_column, read_changes_column
+from rollout.data.swe.rows import changes_column, read_changes_column, split, write_search_tasks
 from rollout.data.swe.trees import Clones
-from rollout.data.swe.write import split, write_search_tasks
 from tests.executor.repositories import commit, git, new
 
 OLD, NEW = "def f():\n    return 1\n", "def f():\n    return 2\n"

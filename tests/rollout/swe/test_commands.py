@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from rollout.cli import main
 from rollout.data.swe.build import build
-from rollout.data.swe.write import write_search_tasks
+from rollout.data.swe.rows import write_search_tasks
 from tests.executor.repositories import commit, new
 from tests.rollout.swe.test_build import OLD, PATCH, row
 

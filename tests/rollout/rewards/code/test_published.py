@@ -12,7 +12,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.data.code import CodeProblem, Converted, problem_of, usable_problems, verl_rows
-from rollout.data.code.check import solved
+from rollout.data.code.executed import solved
 from rollout.rewards import NotScored
 from tests.executor.servers import Server
 from tests.rollout.published_rows import (
