@@ -6,12 +6,15 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairbox.errors import FairboxError
 from fairbox.extras import require
+
+LONGEST_STATEMENT = 200_000
+"""Characters of a problem statement; a longer one is no report, and no context would hold it."""
 
 
 class DataError(FairboxError):
@@ -56,6 +59,18 @@ def read_instances(path: Path, make: Callable[[Any, str], _Row], limit: int | No
             raise DataError(f"{row.where}: has the instance_id {row.instance_id!r}, as {seen[row.instance_id]} has")
         seen[row.instance_id] = row.where
     return rows
+
+
+def text_column(record: Mapping[str, Any], key: str, where: str, most: int) -> str:
+    """A column with a text of at most `most` characters that is not empty. Raises DataError."""
+    value = record.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {key} must be a text that is not empty, but is {str(value)[:40]!r}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise DataError(f"{where}: {key} holds half a surrogate pair, which is no character")
+    if len(value) > most:
+        raise DataError(f"{where}: {key} has {len(value)} characters, at most {most} are allowed")
+    return value
 
 
 def _json_file(path: Path) -> Iterator[tuple[str, Any]]:

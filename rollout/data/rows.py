@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollout.data.records import DataError, json_lines, read_records
+from rollout.data.records import DataError, json_lines, read_records, text_column
 from rollout.rewards.gsm8k import extract_answer, parse_number
 
 __all__ = ["DataError", "Row", "read_rows"]
@@ -58,8 +58,8 @@ def _row(record: Any, where: str, data_source: str) -> Row:
         raise DataError(f"{where}: must be an object with question and answer")
     if "reward_model" in record or "prompt" in record:
         return _verl_row(record, where)
-    question = _text(record, "question", where)
-    answer = _text(record, "answer", where)
+    question = text_column(record, "question", where, _LONGEST)
+    answer = text_column(record, "answer", where, _LONGEST)
     if extract_answer(answer) is None:
         raise DataError(f"{where}: answer must have a number after ####, but ends with {answer[-40:]!r}")
     return Row(question, answer.rpartition("####")[2].strip(), data_source, where, record)
@@ -72,23 +72,12 @@ def _verl_row(record: dict[str, Any], where: str) -> Row:
         raise DataError(f"{where}: reward_model.ground_truth must be a number, but is {truth!r}")
     extra = record.get("extra_info")
     if isinstance(extra, dict) and isinstance(extra.get("question"), str):
-        question = _text(extra, "question", where)
+        question = text_column(extra, "question", where, _LONGEST)
     else:
         prompt = record.get("prompt")
         messages = prompt if isinstance(prompt, list) else []
         users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
         if not users:
             raise DataError(f"{where}: needs extra_info.question, or a user message in prompt")
-        question = _text(users[-1], "content", where)
+        question = text_column(users[-1], "content", where, _LONGEST)
     return Row(question, truth, str(record.get("data_source") or "openai/gsm8k"), where, record)
-
-
-def _text(record: dict[str, Any], key: str, where: str) -> str:
-    value = record.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {key} must be a text that is not empty, but is {str(value)[:40]!r}")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise DataError(f"{where}: {key} holds half a surrogate pair, which is no character")
-    if len(value) > _LONGEST:
-        raise DataError(f"{where}: {key} has {len(value)} characters, at most {_LONGEST} are allowed")
-    return value

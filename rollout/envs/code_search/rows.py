@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout.data.records import DataError, read_instances
-
-LONGEST_STATEMENT = 200_000
-"""Characters of a problem statement; a longer one is no report, and no context would hold it."""
+from rollout.data.records import LONGEST_STATEMENT, DataError, read_instances, text_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,5 @@ def read_search_rows(path: Path, limit: int | None = None) -> list[SearchRow]:
 def _row(value: Any, where: str) -> SearchRow:
     if not isinstance(value, dict):
         raise DataError(f"{where}: must be an object with instance_id, problem_statement, repo and base_commit")
-    statement = _text(value, "problem_statement", where)
-    if len(statement) > LONGEST_STATEMENT:
-        raise DataError(
-            f"{where}: problem_statement has {len(statement)} characters, at most {LONGEST_STATEMENT} are allowed"
-        )
-    return SearchRow(_text(value, "instance_id", where), value, where)
-
-
-def _text(value: Mapping[str, Any], key: str, where: str) -> str:
-    found = value.get(key)
-    if not isinstance(found, str) or not found.strip():
-        raise DataError(f"{where}: {key} must be a text that is not empty, but is {str(found)[:40]!r}")
-    if any("\ud800" <= character <= "\udfff" for character in found):
-        raise DataError(f"{where}: {key} holds half a surrogate pair, which is no character")
-    return found
+    text_column(value, "problem_statement", where, LONGEST_STATEMENT)
+    return SearchRow(text_column(value, "instance_id", where, LONGEST_STATEMENT), value, where)

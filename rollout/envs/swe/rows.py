@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout.data.records import DataError, read_instances
+from rollout.data.records import LONGEST_STATEMENT, DataError, read_instances
 from rollout.data.swe import PatchError, parse_patch
 
-LONGEST_STATEMENT = 200_000
-"""Characters of a problem statement; a longer one is no report, and no context would hold it."""
 MAX_PATCH_BYTES = 4 << 20
 """Bytes of a patch, the agent's included."""
 MAX_TESTS = 50_000
