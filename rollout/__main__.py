@@ -16,7 +16,7 @@ import sys
 from fairbox.loading import Interrupted
 from fairbox.net.serving import run_service
 from fairbox.telemetry.program import open_telemetry, peek_log_format
-from rollout.envs.settings import load_run
+from rollout.envs.registry import load_run
 from rollout.service.app import serve
 from rollout.service.config import ServiceConfig
 

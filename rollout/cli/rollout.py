@@ -39,7 +39,7 @@ from rollout.engine_choice import require_engine
 from rollout.engines.base import EngineStatistics
 from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment
-from rollout.envs.settings import load_run
+from rollout.envs.registry import load_run
 from rollout.figures import open_figures, outcome_metrics, progress_metrics, service_metrics
 from rollout.journal import RunJournal
 from rollout.loop.agent_loop import AgentLoop

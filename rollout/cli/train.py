@@ -19,7 +19,7 @@ from fairbox.telemetry.program import open_telemetry
 from rollout.build import environment_setup, tool_specs
 from rollout.cli.rollout import out_folder
 from rollout.engines.model_store import find_model
-from rollout.envs.settings import load_run
+from rollout.envs.registry import load_run
 from rollout.services import open_services
 
 

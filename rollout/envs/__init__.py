@@ -3,8 +3,7 @@
 from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment, PromptStyle
 from rollout.envs.gsm8k_prompts import WorkedExample
-from rollout.envs.registry import EnvironmentKind, environment, environment_names, find_environment
-from rollout.envs.settings import load_run
+from rollout.envs.registry import EnvironmentKind, environment, environment_names, find_environment, load_run
 
 __all__ = [
     "Environment",

@@ -5,22 +5,25 @@
         def __init__(self, config: CapitalsConfig, setup: EnvironmentSetup) -> None: ...
 
 What is registered is called with its settings and the run's, reads its data and opens nothing. It raises ConfigError
-and DataError. A name is taken once.
+and DataError. A name is taken once. `env` of a run says what its `env_config.*` may be.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from fairbox.config import load, peek, setting
 from fairbox.errors import ConfigError
 from rollout.envs.base import Environment, EnvironmentSetup
 
 M = TypeVar("M", bound=Callable[..., Any])
+T = TypeVar("T")
 
+_FIELD = "env_config"
 _BUILT_IN = {
     "code": "rollout.envs.code",
     "code_search": "rollout.envs.code_search",
@@ -87,3 +90,30 @@ def _imported(name: str, module: str, attribute: str) -> EnvironmentKind:
     if found is None:
         raise ConfigError(f"env is {name!r}, which is not registered: {attribute} needs @environment(name, settings)")
     return found
+
+
+def load_run(
+    cls: type[T],
+    *,
+    prefix: str,
+    prog: str,
+    description: str,
+    argv: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> tuple[T, EnvironmentKind, Any]:
+    """As `fairbox.config.load` of a dataclass `cls` with a setting `env`: its instance, the environment that `env`
+    names, and an instance of that one's settings. Both are loaded at once, from the same files, variables and flags, so
+    that `--help`, unknown names and bad values are the same for both. Raises ConfigError."""
+    default = {field.name: field.default for field in dataclasses.fields(cast("Any", cls))}["env"]
+    named = peek("env", prefix=prefix, argv=argv, env=env)
+    kind = find_environment(str(default if named is None else named))
+    field = setting(factory=kind.config_type, help=f"Settings of the environment {kind.name}.")
+    joined = dataclasses.make_dataclass(
+        cls.__name__, [(_FIELD, kind.config_type, field)], bases=(cls,), frozen=True, kw_only=True
+    )
+    loaded: Any = load(joined, prefix=prefix, prog=prog, description=description, argv=argv, env=env)
+    settings = getattr(loaded, _FIELD)
+    if hasattr(settings, "validate"):
+        settings.validate()
+    names = [each.name for each in dataclasses.fields(cast("Any", cls))]
+    return cls(**{name: getattr(loaded, name) for name in names}), kind, settings

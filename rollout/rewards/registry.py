@@ -27,7 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _BUILT_IN = (
     "rollout.rewards.code",
     "rollout.rewards.gsm8k",
-    "rollout.rewards.length",
     "rollout.rewards.localization",
     "rollout.rewards.turns",
 )

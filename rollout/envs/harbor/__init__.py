@@ -2,8 +2,7 @@
 
 from rollout.envs.harbor.environment import HarborConfig, HarborEnvironment, task_options
 from rollout.envs.harbor.folder import HarborTask, read_files, read_task, read_tasks
-from rollout.envs.harbor.shell import TaskShell, TaskTests
-from rollout.envs.harbor.solutions import TaskCheck, check_task
+from rollout.envs.harbor.shell import TaskCheck, TaskShell, TaskTests, check_task
 from rollout.envs.harbor.task_file import UnsupportedTask
 from rollout.tools.code.graded import TaskShellConfig
 

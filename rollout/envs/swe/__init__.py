@@ -1,9 +1,8 @@
 """Repositories to be fixed, as rows of SWE-bench and its like name them: a report, an image, and hidden tests."""
 
-from rollout.envs.swe.check import RowCheck, check_row
 from rollout.envs.swe.commands import ReportKind, SuitePlan, plan_of
 from rollout.envs.swe.environment import SweConfig, SweEnvironment, row_options
-from rollout.envs.swe.grading import RowMismatch
+from rollout.envs.swe.grading import RowCheck, RowMismatch, check_row
 from rollout.envs.swe.programs import RepositoryTests
 from rollout.envs.swe.reports import read_report
 from rollout.envs.swe.rows import SweRow, read_swe_rows

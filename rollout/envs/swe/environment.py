@@ -3,6 +3,10 @@
 A task is a row of SWE-bench, SWE-Gym, SWE-smith or their like, its image one that the executor has. Invariants: a row
 that can't be played is an error before anything starts; no prompt and no tool shows tests or solution; a trajectory is
 scored by its tests alone, unless the run has a reward.
+
+The prompt is one user message, of fairbox's own text or a file's. Names in braces stand for values:
+{problem_statement}, {working_dir}, {repo}, {instance_id}. Nothing of tests or solution can be among them; values are
+never looked at for names themselves; other braces stay what they are.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from rollout.envs.graded import SHELL, GradedEnvironment
 from rollout.envs.registry import environment
 from rollout.envs.swe.commands import plan_of
 from rollout.envs.swe.programs import RepositoryTests
-from rollout.envs.swe.prompts import PromptFile
 from rollout.envs.swe.rows import SweRow, read_swe_rows
 from rollout.envs.swe.shell import RepositoryShell
 from rollout.loop.task import Task
@@ -30,6 +33,20 @@ DATA_SOURCE = "swe"
 TEST_S = 600.0
 """Seconds for the tests of a row; the most that an executor allows by default."""
 _BRACES = re.compile(r"\{(instance_id|repo)\}")
+_STATEMENT = "{problem_statement}"
+_NAME = re.compile(r"\{(problem_statement|working_dir|repo|instance_id)\}")
+_MOST_CHARS = 100_000
+_OWN = """\
+The folder {working_dir} is a checkout of the repository {repo}. Change its source code so that it does what this report
+asks for:
+
+<report>
+{problem_statement}
+</report>
+
+Work with the tool bash: find the code that is concerned, change it, and check what you did. You need not write tests,
+and changes of existing tests do not count: tests that you don't see decide. There is no network, and nothing has to be
+committed. When the code is as it should be, say so without calling a tool."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +102,7 @@ class SweEnvironment(GradedEnvironment):
 
     def __init__(self, config: SweConfig, setup: EnvironmentSetup) -> None:
         self._config = config
-        self._prompt = PromptFile(None if config.prompt_file is None else Path(config.prompt_file))
+        self._prompt = _OWN if config.prompt_file is None else _prompt_of(Path(config.prompt_file))
         super().__init__("swe", config.bash, setup)
 
     def _read(self, data: Path, limit: int | None) -> list[Task]:
@@ -95,13 +112,23 @@ class SweEnvironment(GradedEnvironment):
         system = () if self._config.system is None else ({"role": "system", "content": self._config.system},)
         return Task(
             uid=row.instance_id,
-            messages=(*system, {"role": "user", "content": self._prompt.fill(row, self._config.working_dir)}),
+            messages=(*system, {"role": "user", "content": self._filled(row)}),
             ground_truth="",
             data_source=DATA_SOURCE,
             where=row.where,
             tools_kwargs={SHELL: row_options(row, self._config)},
             row={"instance_id": row.instance_id, "repo": row.repo, "problem_statement": row.problem_statement},
         )
+
+    def _filled(self, row: SweRow) -> str:
+        """The prompt of a row."""
+        values = {
+            "problem_statement": row.problem_statement.strip(),
+            "working_dir": self._config.working_dir,
+            "repo": row.repo,
+            "instance_id": row.instance_id,
+        }
+        return _NAME.sub(lambda match: values[match[1]], self._prompt)
 
 
 def row_options(row: SweRow, config: SweConfig) -> dict[str, Any]:
@@ -120,3 +147,17 @@ def row_options(row: SweRow, config: SweConfig) -> dict[str, Any]:
         timeout_s=config.test_timeout,
     )
     return {"image": image, "tests": tests}
+
+
+def _prompt_of(path: Path) -> str:
+    """A prompt of one's own, checked. Raises ConfigError."""
+    given = f"env_config.prompt_file is {str(path)!r}, which"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{given} can't be read: {error}") from None
+    if len(text) > _MOST_CHARS:
+        raise ConfigError(f"{given} has more than {_MOST_CHARS} characters, all that is allowed")
+    if _STATEMENT not in text:
+        raise ConfigError(f"{given} must have {_STATEMENT} in it")
+    return text

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from executor_service import Cause
 from rollout.rewards import Composition, NotScored, Reward, RewardEntry, RewardFault, RewardServices, Sample
-from rollout.rewards.length import overlong
-from rollout.rewards.turns import tool_call_rewards
+from rollout.rewards.turns import overlong, tool_call_rewards
 from rollout.tools import ToolOutcome
 
 SAMPLE = Sample("#### 6", "6")
