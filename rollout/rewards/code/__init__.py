@@ -5,7 +5,7 @@ The grading itself is the executor's (docs/how-to/grading.md): the program runs 
 elsewhere.
 """
 
-from rollout.rewards.code.extract import CodeSource, Extracted, extract_code
+from rollout.rewards.code.extract import Extracted, extract_code
 from rollout.rewards.code.functions import (
     code_asserts,
     code_function,
@@ -16,7 +16,6 @@ from rollout.rewards.code.functions import (
 )
 
 __all__ = [
-    "CodeSource",
     "Extracted",
     "code_asserts",
     "code_function",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
 _THOUGHT = "</think>"
@@ -30,29 +29,14 @@ _TAGS = {
 }
 
 
-class CodeSource(StrEnum):
-    """Place of the program in an answer."""
-
-    FENCED = "fenced"
-    """In a fenced block."""
-    UNCLOSED = "unclosed"
-    """In a fenced block that the text ends in: the answer may have been cut."""
-    WHOLE = "whole"
-    """The whole answer is the program: it has no fence at all."""
-    NONE = "none"
-    """Nowhere."""
-
-
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """A program, and where it was."""
+    """A program that was found."""
 
     code: str
     """Empty if there is none."""
-    source: CodeSource
-
-    def __bool__(self) -> bool:
-        return self.source is not CodeSource.NONE
+    fenced: bool
+    """True if it stands in a block that is closed; one that the text ends in may have been cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +52,14 @@ def extract_code(text: str, language: str = "python", *, whole: bool = False) ->
     text = text.rpartition(_THOUGHT)[2]
     blocks = list(_blocks(text))
     if not blocks and whole and text.strip():
-        return Extracted(text, CodeSource.WHOLE)
+        return Extracted(text, fenced=False)
     blocks = [block for block in blocks if block.code.strip()]
     for tags in (_TAGS.get(language, {language.lower()}), {""}):
         of_tags = [block for block in blocks if block.tag in tags]
         closed = [block for block in of_tags if block.closed]
-        if closed:
-            return Extracted(closed[-1].code, CodeSource.FENCED)
         if of_tags:
-            return Extracted(of_tags[-1].code, CodeSource.UNCLOSED)
-    return Extracted("", CodeSource.NONE)
+            return Extracted((closed or of_tags)[-1].code, fenced=bool(closed))
+    return Extracted("", fenced=False)
 
 
 def _blocks(text: str) -> Iterator[_Block]:

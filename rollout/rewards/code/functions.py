@@ -245,7 +245,7 @@ async def _graded(
     how = Grading(**given).within(time_limit_s)
     extracted = extract_code(sample.text, language, whole=how.whole_text)
     result: VerifyResult | None = None
-    if extracted:
+    if extracted.code:
         with contextlib.suppress(Unusable):
             result = await grade(services, program(extracted.code), cases, how, language=language, **more)
     return reward_of(extracted, result, how)

@@ -33,7 +33,7 @@ from executor_service import (
 )
 from fairbox.errors import ConfigError
 from rollout.rewards.base import NotScored, Reward, RewardServices
-from rollout.rewards.code.extract import CodeSource, Extracted
+from rollout.rewards.code.extract import Extracted
 
 T = TypeVar("T")
 
@@ -194,8 +194,8 @@ def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -
 
     passed = share([case.passed for case in cases])
     parts = {
-        "answered": float(bool(extracted)),
-        "fenced": float(extracted.source is CodeSource.FENCED),
+        "answered": float(bool(extracted.code)),
+        "fenced": float(extracted.fenced),
         "cases": float(len(cases)),
         "passed": passed,
         "partial": share([case.verdict is Verdict.PARTIAL for case in cases]),
