@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from executor_service import ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits
+from executor_service import ExecutionResult, ExecutorClient, InputFile, Limits
 from rollout.data.records import DataError
 from rollout.envs.harbor.folder import HarborTask, read_files
 from rollout.envs.harbor.task_file import DEFAULT_TEST_S
@@ -27,7 +27,6 @@ from rollout.envs.harbor.verdict import PROGRAM, RETURN_BYTES, RETURN_PATHS, REW
 from rollout.tools.base import InfraError
 from rollout.tools.code.client import Slot
 from rollout.tools.code.graded import GradedShell, UngradableError
-from rollout.tools.code.sessions import SessionRunner
 
 _LOG = logging.getLogger("fairbox.rollout")
 _SOLVE = "rm -rf /solution && mkdir /solution && cp -R /sandbox/solution/. /solution/ && bash /solution/solve.sh"
@@ -74,8 +73,10 @@ class TaskShell(GradedShell[TaskTests]):
 
         async def run(slot: Slot) -> ExecutionResult:
             # Here, so that no more of them wait for their tests than may run at once.
-            image = await self._kept(trajectory_id)
-            return await _run_tests(self._sessions(), trajectory_id, slot, image, tests, files)
+            image, found = await self._kept(trajectory_id), self._sessions().surroundings(trajectory_id)
+            memory_bytes = self._sessions().memory_bytes(trajectory_id)
+            options = test_options(tests, files, image=image or found.image, env=found.env, memory_bytes=memory_bytes)
+            return await self._run_program(slot, PROGRAM, tests.timeout_s, left=image is not None, **options)
 
         try:
             result = await self._in_slot(run)
@@ -85,25 +86,6 @@ class TaskShell(GradedShell[TaskTests]):
         numbers = verdict(result)
         _LOG.debug("trajectory %s has %s, and its tests: %s", trajectory_id, numbers, output(result))
         return numbers
-
-
-async def _run_tests(
-    runner: SessionRunner,
-    trajectory_id: str,
-    slot: Slot,
-    image: str | None,
-    tests: TaskTests,
-    files: Sequence[InputFile],
-) -> ExecutionResult:
-    found = runner.surroundings(trajectory_id)
-    memory_bytes = runner.memory_bytes(trajectory_id)
-    options = test_options(tests, files, image=image or found.image, env=found.env, memory_bytes=memory_bytes)
-    try:
-        return await runner.client.execute(PROGRAM, slot, tests.timeout_s, **options)
-    except InvalidRequest as error:
-        if image is not None and error.fields and all(each.field == "image" for each in error.fields):
-            raise UngradableError(str(error)) from error  # bash or the image's folder is no more
-        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ import asyncio
 import hashlib
 import logging
 import shlex
-from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from executor_service import ExecutionResult, InvalidRequest
+from cachetools import LRUCache
+
+from executor_service import ExecutionResult
 from rollout.envs.swe.grading import AgentChange, RowMismatch, RunProgram, SuiteGrading, grade, look, nothing, take
 from rollout.envs.swe.programs import GradingProgram, ImageBase, RepositoryTests
 from rollout.tools.base import InfraError
@@ -41,8 +43,8 @@ class RepositoryShell(GradedShell[RepositoryTests]):
 
     def __init__(self, config: TaskShellConfig, **more: Any) -> None:
         super().__init__(config, **more)
-        self._bases: OrderedDict[tuple[str, ...], ImageBase] = OrderedDict()
-        """Image, folder and test patch -> what the untouched image says; the latest last."""
+        self._bases: LRUCache[tuple[str, ...], ImageBase] = LRUCache(_MOST_BASES)
+        """Image, folder and test patch -> what the untouched image says."""
         self._looking: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         """Key of `_bases` -> what is held while that image is looked at, so that a group's trajectories ask once."""
 
@@ -74,7 +76,8 @@ class RepositoryShell(GradedShell[RepositoryTests]):
         async def take_it(slot: Slot) -> AgentChange | None:
             # Here, so that no more of them wait for their difference than may run at once.
             left = await self._kept(trajectory_id)
-            return None if left is None else await take(self._left_runner(trajectory_id, slot), tests, base, left)
+            taken = partial(self._program, trajectory_id, slot, left=True)
+            return None if left is None else await take(taken, tests, base, left)
 
         change = await self._in_slot(take_it)
         if change is None:
@@ -84,22 +87,13 @@ class RepositoryShell(GradedShell[RepositoryTests]):
         image = self._sessions().surroundings(trajectory_id).image
         return await grade(run, tests, base, image, change.patch)
 
-    def _left_runner(self, trajectory_id: str, slot: Slot) -> RunProgram:
-        async def run(program: GradingProgram) -> ExecutionResult:
-            try:
-                return await self._program(trajectory_id, slot, program)
-            except InvalidRequest as error:
-                if error.fields and all(each.field == "image" for each in error.fields):
-                    raise UngradableError(str(error)) from error  # bash or the image's folder is no more
-                raise
-
-        return run
-
-    async def _program(self, trajectory_id: str, slot: Slot, program: GradingProgram) -> ExecutionResult:
+    async def _program(
+        self, trajectory_id: str, slot: Slot, program: GradingProgram, *, left: bool = False
+    ) -> ExecutionResult:
         sessions = self._sessions()
         env, memory_bytes = sessions.surroundings(trajectory_id).env, sessions.memory_bytes(trajectory_id)
         options = program.options(env, memory_bytes)
-        return await sessions.client.execute(program.code, slot, program.timeout_s, **options)
+        return await self._run_program(slot, program.code, program.timeout_s, left=left, **options)
 
     async def _base(self, run: RunProgram, tests: RepositoryTests, image: str) -> ImageBase:
         key = (image, tests.working_dir, hashlib.sha256(tests.test_patch.encode()).hexdigest())
@@ -107,7 +101,4 @@ class RepositoryShell(GradedShell[RepositoryTests]):
         async with lock:
             found = self._bases.get(key) or await look(run, tests, image)
             self._bases[key] = found
-            self._bases.move_to_end(key)
-            while len(self._bases) > _MOST_BASES:
-                self._bases.popitem(last=False)
             return found

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from executor_service import CannotSnapshot
+from executor_service import CannotSnapshot, ExecutionResult, InvalidRequest
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
 from limiter import LeaseLike
@@ -101,6 +101,17 @@ class GradedShell(BashTool, Generic[T]):
             return await self._sessions().snapshot(trajectory_id)
         except CannotSnapshot as error:
             raise UngradableError(str(error)) from error
+
+    async def _run_program(
+        self, slot: Slot, code: str, timeout_s: float, *, left: bool, **options: Any
+    ) -> ExecutionResult:
+        """Runs a program of a grading. `left`: in an image of what the trajectory has left. Raises UngradableError."""
+        try:
+            return await self._sessions().client.execute(code, slot, timeout_s, **options)
+        except InvalidRequest as error:
+            if left and error.fields and all(each.field == "image" for each in error.fields):
+                raise UngradableError(str(error)) from error  # bash or the image's folder is no more
+            raise
 
     def _sessions(self) -> SessionRunner:
         runner = self._runner()
