@@ -1,4 +1,4 @@
-"""A limiter of the benchmark's own, on loopback, in a process that can be killed and started again."""
+"""A limiter of the benchmark's own, on loopback, in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,59 +25,38 @@ _ONE_OF_MANY = ["health_listen=127.0.0.1:0", "metrics_listen="]
 """Settings of a limiter that is not the only one on its machine."""
 
 
+@dataclass(frozen=True)
 class Server:
     """`python -m limiter` with one bucket, `code`."""
 
-    def __init__(self, *settings: str) -> None:
-        ports = StackPorts.free()
-        self.address, self._admin = ports.limiter, ports.limiter_admin
-        self._words = [
-            f"listen={ports.limiter}",
-            f"admin_listen={ports.limiter_admin}",
-            *_ONE_OF_MANY,
-            f"buckets.code.max_in_flight={LIMIT}",
-            *settings,
-        ]
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int:
-        """Pid of the running process."""
-        assert self._process is not None
-        return self._process.pid
-
-    async def start(self, *settings: str) -> None:
-        """Starts it; returns when it listens."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "limiter", *self._words, *settings, cwd=ROOT, stderr=asyncio.subprocess.PIPE
-        )
-        assert self._process.stderr is not None
-        async with asyncio.timeout(START_WITHIN_S):
-            while b"listening on" not in (line := await self._process.stderr.readline()):
-                if not line:
-                    raise RuntimeError("the limiter did not start")
-
-    async def kill(self) -> None:
-        """SIGKILL; returns when it is dead. Idempotent."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+    address: str
+    admin: str
+    pid: int
 
     async def bucket(self) -> pb.BucketStatus:
         """The state of its bucket."""
-        async with open_channel(self._admin) as channel:
+        async with open_channel(self.admin) as channel:
             stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
             return (await stub.GetStatus(pb.GetStatusRequest(), timeout=START_WITHIN_S)).buckets[0]
 
 
 @contextlib.asynccontextmanager
-async def running(*settings: str) -> AsyncIterator[Server]:
-    """A limiter that has nobody to wait for; killed at the end."""
-    server = Server(*settings)
+async def running() -> AsyncIterator[Server]:
+    """A limiter that listens, and has nobody to wait for; killed at the end."""
+    ports = StackPorts.free()
+    words = [f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}", *_ONE_OF_MANY]
+    words += [f"buckets.code.max_in_flight={LIMIT}", "fresh=true"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "limiter", *words, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
     try:
-        await server.start("fresh=true")
-        yield server
+        assert process.stderr is not None
+        async with asyncio.timeout(START_WITHIN_S):
+            while b"listening on" not in (line := await process.stderr.readline()):
+                if not line:
+                    raise RuntimeError("the limiter did not start")
+        yield Server(ports.limiter, ports.limiter_admin, process.pid)
     finally:
-        await server.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()

@@ -168,7 +168,7 @@ def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None)
                 reader = _Reader(parts)
                 for step in folder.steps:
                     reader.read(step)
-                facts = _facts(folder, home, reader, tokenizer)
+                facts = _facts(home, reader, tokenizer)
                 _write(to, unfinished, parts, reader, facts)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -215,7 +215,7 @@ def _rendered(title: str, facts: Mapping[str, Any], index: list[bytes], texts: I
     )
 
 
-def _facts(folder: DumpFolder, home: Path, reader: _Reader, tokenizer: str | None) -> dict[str, Any]:
+def _facts(home: Path, reader: _Reader, tokenizer: str | None) -> dict[str, Any]:
     training = _lines(home / TRAINING)
     summary = _object(home / SUMMARY)
     names = [tokenizer] if tokenizer else [*filter(None, reader.models), *map(str, _trained(home))]
@@ -229,7 +229,6 @@ def _facts(folder: DumpFolder, home: Path, reader: _Reader, tokenizer: str | Non
         for name, each in FIELDS.items()
     ]
     return {
-        "source": str(folder.path),
         "figures": reader.total.facts(),
         "steps": reader.steps,
         "findings": reader.findings.facts(),
