@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.data.records import DataError
-from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.rows import read_search_rows
+from rollout.envs.code_search import LocalizationFinish, read_search_rows
 from rollout.tools import Toolbox, ToolCall, ToolOutcome, ToolResponse
 
 ROW = {"instance_id": "a", "problem_statement": "It breaks.", "repo": "o/n", "base_commit": None}

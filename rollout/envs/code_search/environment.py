@@ -5,24 +5,28 @@ of all groups, at the same path for all; the model searches it by `bash`. Invari
 same bytes; no prompt and no tool sees a column with the answer; a repository that was not prepared is an error before
 anything starts, and never a trajectory without one.
 
+A row needs `instance_id`, `problem_statement`, `repo` and `base_commit` (or null); what else it has is kept for reward
+functions, each of which says what it needs (docs/how-to/datasets.md has the columns).
+
 Nothing is fetched here: a rollout that waits for a network would charge the trajectory, or the GPUs, for it.
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast, get_args
 
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldErrors
-from rollout.data.records import DataError
+from rollout.data.records import LONGEST_STATEMENT, DataError, read_instances, text_column
 from rollout.data.repos import RepoStore, check_template, row_want
 from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.code_search.finish import LocalizationFinish
 from rollout.envs.code_search.prompts import PromptContext, Prompts
-from rollout.envs.code_search.rows import SearchRow, read_search_rows
 from rollout.envs.registry import environment
 from rollout.loop.task import Task
 from rollout.rewards import Composition, read_rewards
@@ -70,6 +74,38 @@ class CodeSearchConfig:
 
 DATA_SOURCE = "code_search"
 """Data source of rows that name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """One report about one repository."""
+
+    instance_id: str
+    columns: Mapping[str, Any]
+    """All of the row, the answer included."""
+    where: str
+    """File and line, for error messages."""
+
+    @property
+    def truth(self) -> str:
+        """The files that change, as a JSON list, for people who read a dump; empty where the row names none."""
+        changes = self.columns.get("file_changes")
+        if not isinstance(changes, list):
+            return ""
+        files = [change.get("file") for change in changes if isinstance(change, Mapping)]
+        return json.dumps([file for file in files if isinstance(file, str)])
+
+
+def read_search_rows(path: Path, limit: int | None = None) -> list[SearchRow]:
+    """The first `limit` rows of a `.jsonl` or `.parquet` file; fewer where it has fewer. Raises DataError."""
+    return read_instances(path, _row, limit)
+
+
+def _row(value: Any, where: str) -> SearchRow:
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: must be an object with instance_id, problem_statement, repo and base_commit")
+    text_column(value, "problem_statement", where, LONGEST_STATEMENT)
+    return SearchRow(text_column(value, "instance_id", where, LONGEST_STATEMENT), value, where)
 
 
 @environment("code_search", CodeSearchConfig)
