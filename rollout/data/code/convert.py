@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, ask_of, list_of, needs_python
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, ask_of, list_of, needs_python, smallest
 from rollout.data.code.read import problem_of
 
 
@@ -101,16 +101,9 @@ def fit(problem: CodeProblem, most: int) -> tuple[str, int]:
         )
     pairs = list(zip(inputs, outputs, strict=True))
     sizes = [len(json.dumps(pair)) for pair in pairs]
-    kept: list[int] = []
-    room = most - (len(problem.ground_truth) - sum(sizes))
-    for index in sorted(range(len(pairs)), key=sizes.__getitem__):
-        room -= sizes[index]
-        if room < 0:
-            break
-        kept.append(index)
+    kept = smallest(sizes, most - (len(problem.ground_truth) - sum(sizes)))
     if not kept:
         raise UnusableRow(RowFault.TOO_LARGE, problem.where, f"each of its tests has more than {most} bytes")
-    kept.sort()
     cut = {"inputs": [pairs[index][0] for index in kept], "outputs": [pairs[index][1] for index in kept]}
     return json.dumps(truth | cut), len(pairs) - len(kept)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_of, text_of
+from rollout.data.code.problem import CodeProblem, RowFault, UnusableRow, list_of, smallest, text_of
 
 _MOST_INPUT_BYTES = 900_000
 """Inputs of EvalPlus that a test holds; the largest beyond it are left out. A test may have 1 MiB."""
@@ -64,7 +64,7 @@ def humaneval_plus(record: Mapping[str, Any], where: str) -> CodeProblem:
         raise UnusableRow(RowFault.BAD_ROW, where, f"atol must be a number, but is {str(atol)[:40]!r}")
     reference = parts["prompt"] + text_of(record, "canonical_solution", where)
     texts = [json.dumps(given) for given in inputs]
-    kept = _smallest(texts, _MOST_INPUT_BYTES)
+    kept = [texts[index] for index in smallest(list(map(len, texts)), _MOST_INPUT_BYTES)]
     parts["test"] = _PLUS_TEST.format(
         reference=reference, inputs=f"[{', '.join(kept)}]", entry_point=parts["entry_point"], atol=float(atol)
     )
@@ -98,18 +98,6 @@ def _completion(record: Mapping[str, Any], parts: dict[str, str], source: str, w
     uid = str(record.get("task_id") or where)
     solution = parts["prompt"] + str(record.get("canonical_solution") or "")
     return CodeProblem(uid, parts["prompt"], json.dumps(parts), "humaneval", source, where, solution)
-
-
-def _smallest(texts: list[str], most: int) -> list[str]:
-    """As many of the texts as fit, in their order: the largest are left out."""
-    size = sum(map(len, texts))
-    left: set[int] = set()
-    for index in sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True):
-        if size <= most:
-            break
-        left.add(index)
-        size -= len(texts[index])
-    return [text for index, text in enumerate(texts) if index not in left]
 
 
 def _named_as_builtins(solution: str, tests: str) -> list[str]:

@@ -3,8 +3,9 @@ Pure."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,13 @@ def with_starter(question: str, record: Mapping[str, Any]) -> str:
 def list_of(value: Any) -> list[Any]:
     """A list as it is; of anything else nothing, for columns that a problem can do without."""
     return value if isinstance(value, list) else []
+
+
+def smallest(sizes: Sequence[int], most: int) -> list[int]:
+    """Places, in their order, of as many of the smallest as fit into `most` together."""
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    sums = itertools.accumulate(sizes[index] for index in order)
+    return sorted(index for index, total in zip(order, sums, strict=True) if total <= most)
 
 
 def json_of(record: Mapping[str, Any], key: str, where: str) -> Any:

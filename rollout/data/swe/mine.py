@@ -169,7 +169,7 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect) -> Sear
         return paths
     if named_file(statement, paths) is not None:
         return Unfit.NAMES_ANSWER
-    text = diff_text(repository, parent, commit.hash, paths)
+    text = diff_text(repository, parent, commit.hash, *paths)
     try:
         text.encode()  # rows are UTF-8
         patch = parse_patch(text)

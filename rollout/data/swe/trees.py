@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fairbox.errors import FairboxError
@@ -48,7 +48,7 @@ class GitTree:
         if words[-1] in (b"missing", b"ambiguous") or len(words) < 3 or words[1] != b"blob":
             return None
         if int(words[2]) > _MOST_BYTES:
-            raise _too_large(self.name, path)
+            raise TreeError(f"{self.name}: {path} has more than {_MOST_BYTES >> 20} MiB")
         return _text(content[:-1])
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class GitTree:
 
     def difference(self, other: GitTree) -> str:
         """The patch that leads from this tree to another one of its repository. Raises TreeError."""
-        return _diff(self._repository, self._tree, other._tree, env=other._objects)
+        return diff_text(self._repository, self._tree, other._tree, env=other._objects)
 
 
 class Clones:
@@ -122,12 +122,9 @@ def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, 
         raise TreeError(f"{repository}: {error}") from None
 
 
-def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str:
-    """Output of `git diff` for these files between two commits, whatever the configuration. Raises TreeError."""
-    return _diff(repository, old, new, *paths)
-
-
-def _diff(repository: Path, old: str, new: str, *paths: str, env: Mapping[str, str] | None = None) -> str:
+def diff_text(repository: Path, old: str, new: str, *paths: str, env: Mapping[str, str] | None = None) -> str:
+    """Output of `git diff` for these files (none: all) between two trees, whatever the configuration. Raises
+    TreeError."""
     form = ("--patch", "--full-index", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3")
     prefixes = ("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--submodule=short")
     words = ("--literal-pathspecs", "diff-tree", "-r", *form, *prefixes, "--end-of-options", old, new, "--", *paths)
@@ -136,7 +133,3 @@ def _diff(repository: Path, old: str, new: str, *paths: str, env: Mapping[str, s
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "surrogateescape")
-
-
-def _too_large(name: str, path: str) -> TreeError:
-    return TreeError(f"{name}: {path} has more than {_MOST_BYTES >> 20} MiB")
