@@ -255,7 +255,7 @@ class Bucket:
         """Starts another queue, in the order that the limits ask for, with these requests."""
         self.queue = _queue(self.limits)
         for request in sorted(requests, key=lambda each: each.ticket):
-            self.queue.put_back(request)
+            self.queue.add(request)
 
     def _set_cap(self) -> None:
         self.cap = 0 if self.limits.paused else self.effective_limit

@@ -39,8 +39,6 @@ class Queued:
     session_id: str
     request_id: str
     ticket: Ticket
-    position: int
-    """Requests before it."""
     bucket: str
     tenant: str
 

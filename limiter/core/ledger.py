@@ -69,8 +69,6 @@ class Tombstones:
 
 # Python 3.11 looks members of an enum up by a function, 0.07 us each, several times for a lease.
 _GRANTED = LeaseState.GRANTED
-_COUNTED = 100
-"""Longest queue in which those before a request are counted when its place is told again."""
 _HELD = LeaseState.HELD
 _UNARY = SessionKind.UNARY
 
@@ -115,10 +113,10 @@ class Ledger:
             self._grant(request, now)
             return
         self._wait(request, now + timeout)
-        position = bucket.queue.append(request)
-        if bucket.rate is not None and position == 0:
+        bucket.queue.add(request)
+        if bucket.rate is not None and bucket.queue.head() is request:
             self.pump(bucket, now)  # sets the deadline
-        self.effects.append(_queued(request, position))
+        self.effects.append(_queued(request))
 
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
@@ -128,7 +126,7 @@ class Ledger:
 
     def put_back(self, request: Request) -> None:
         """Puts a waiting request into its place by its ticket."""
-        request.bucket.queue.put_back(request)
+        request.bucket.queue.add(request)
 
     def park(self, session: Session) -> None:
         """Takes the session's waiting requests out of turn; they keep their tickets."""
@@ -172,10 +170,7 @@ class Ledger:
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            queue = request.bucket.queue
-            # Counting those before it takes time for each of them, and a hello may bring thousands of requests.
-            position = queue.position(request) if len(queue) <= _COUNTED else len(queue) - 1
-            self.effects.append(_queued(request, position))
+            self.effects.append(_queued(request))
         elif request.lease is not None:
             waited = request.lease.granted_at - request.since
             self.effects.append(_granted(request, request.lease, now, waited))
@@ -353,6 +348,6 @@ def _granted(request: Request, lease: LeaseEntry, now: float, waited: float) -> 
     )
 
 
-def _queued(request: Request, position: int) -> Queued:
+def _queued(request: Request) -> Queued:
     session_id, bucket = request.session.session_id, request.bucket.limits.name
-    return Queued(session_id, request.request_id, request.ticket, position, bucket, request.tenant)
+    return Queued(session_id, request.request_id, request.ticket, bucket, request.tenant)

@@ -285,7 +285,6 @@ class PeerStream:
         elif isinstance(effect, Queued):
             queued = self._frame().queued.add()
             queued.request_id = effect.request_id
-            queued.position = effect.position
             self._tell_ticket(queued.ticket, effect)
         elif isinstance(effect, BindAnswered):
             bound = self._binding[effect.lease]

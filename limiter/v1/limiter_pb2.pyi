@@ -588,13 +588,8 @@ class Queued(google.protobuf.message.Message):
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
-    POSITION_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
-    position: builtins.int
-    """Requests before it, at this moment.
-    Told again, after a reconnection, in a queue of more than 100: the most that it can be.
-    """
     @property
     def ticket(self) -> global___Ticket:
         """Its ticket, to be presented on reconnection."""
@@ -604,10 +599,9 @@ class Queued(google.protobuf.message.Message):
         *,
         request_id: builtins.str = ...,
         ticket: global___Ticket | None = ...,
-        position: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["position", b"position", "request_id", b"request_id", "ticket", b"ticket"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "ticket", b"ticket"]) -> None: ...
 
 global___Queued = Queued
 

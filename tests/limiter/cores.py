@@ -65,4 +65,10 @@ def lease_of(effects: list[Effect]) -> LeaseId:
 
 def listed(core: LimiterCore) -> list[str]:
     """Requests that wait, in the order in which they will be granted, without those of lost streams."""
-    return [request.request_id for request in core._ledger.buckets["code"].queue]
+    queue, order = core._ledger.buckets["code"].queue, []
+    while (head := queue.head()) is not None:
+        queue.pop(head)
+        order.append(head)
+    for request in order:
+        queue.add(request)
+    return [request.request_id for request in order]

@@ -21,6 +21,7 @@ from limiter.core import LeaseId, Ticket, Timing
 from limiter.server.claims import Claims
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.cores import listed
 from tests.limiter.leadership.test_processes import leading
 from tests.limiter.servers import LimiterProcess, limiter_process, limiter_server, queued, raw_hello, unary_stub, until
 
@@ -84,8 +85,7 @@ async def test_a_made_up_ticket_and_made_up_holds_gain_nothing_from_a_limiter_th
             assert [each.seq for each in welcome.unknown] == [1, 2, 3]
             await queued(server, 6)
             assert server.statistics().held == 1
-            order = [each.request_id for each in server.runner.core._ledger.buckets["code"].queue]
-            assert order == ["0", "1", "2", "3", "4", "pushy"]
+            assert listed(server.runner.core) == ["0", "1", "2", "3", "4", "pushy"]
         client.release(lease)
         for each in waiting:
             each.cancel()

@@ -116,8 +116,6 @@ class LimiterMachine(RuleBasedStateMachine):
         elif isinstance(effect, Queued):
             assert self.acquiring is not None
             assert all(want.ticket < effect.ticket for want in self.waiting)
-            eligible = [want for want in self.waiting if want.session in self.connected]
-            assert effect.position == len(eligible)
             self.waiting.append(Want(effect.session_id, effect.request_id, self.acquiring.tokens, effect.ticket))
         elif isinstance(effect, Rejected):
             if effect.reason is RejectReason.QUEUE_FULL:

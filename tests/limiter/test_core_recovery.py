@@ -203,7 +203,7 @@ def test_waiting_for_executors_lasts_no_less_than_for_clients() -> None:
 def test_requests_queue_and_time_out_while_it_recovers() -> None:
     core = restarted(None)
     effects = core.handle(Acquire("c", "a", queue_timeout=1.0), 100.0)
-    assert only(Queued, effects).position == 0
+    assert only(Queued, effects).request_id == "a"
     core.handle(Tick(), 101.0)
     assert core.statistics(101.0).queued == 0
 

@@ -23,10 +23,10 @@ from limiter.core.events import (
     Heartbeat,
     HeldLease,
     Hello,
-    ReadOn,
     Release,
     Tick,
 )
+from limiter.core.waiting import WaitQueue
 from tests.limiter.cores import acquire, granted, lease_of, listed, make_core, only, unknown
 
 
@@ -58,16 +58,19 @@ def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> 
     assert core.statistics(0.2).held == 1
 
 
-def test_places_in_a_long_queue_are_bounds_when_a_hello_asks_for_them_again() -> None:
-    core = make_core(1, max_queued=1000, max_queued_per_client=1000)
+def test_requests_that_come_back_again_and_again_leave_no_old_places_behind() -> None:
+    core = make_core(1)
     acquire(core, "d", "first")
-    for waiting, told in ((3, [0, 1, 2]), (200, [199] * 200)):
-        queued = tuple(Acquire("c", str(number)) for number in range(waiting))
-        core.handle(Hello("c", SessionKind.CLIENT, queued=queued, connection=2 * waiting), 0.0)
-        core.handle(ReadOn("c"), 0.0)
-        effects = core.handle(Hello("c", SessionKind.CLIENT, queued=queued, connection=2 * waiting + 1), 0.0)
-        effects += core.handle(ReadOn("c"), 0.0)
-        assert [each.position for each in effects if isinstance(each, Queued)] == told
+    for name in ("a", "b"):
+        acquire(core, "c", name)
+    back = tuple(Acquire("c", name) for name in ("a", "b"))
+    for number in range(500):
+        core.handle(Disconnect("c"), number / 1e3)
+        core.handle(Hello("c", SessionKind.CLIENT, queued=back), number / 1e3)
+    assert listed(core) == ["a", "b"]
+    queue = core._ledger.buckets["code"].queue
+    assert isinstance(queue, WaitQueue)
+    assert len(queue._heap) < 100
 
 
 def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
