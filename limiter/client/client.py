@@ -76,7 +76,6 @@ class LimiterClient:
         *,
         queue_timeout: float = 60.0,
         tenant: str = "",
-        request_id: str = "",
         hold: float = 0.0,
         instead_of: LeaseLike | None = None,
     ) -> LeaseContext:
@@ -102,12 +101,11 @@ class LimiterClient:
             tokens=tokens,
             queue_timeout=queue_timeout,
             tenant=tenant,
-            request_id=request_id,
             hold=hold,
             instead_of=None if instead_of is None else Lease.of(instead_of),
         )
         if tracing.enabled():
-            acquire = partial(_traced, acquire, bucket=bucket, tenant=tenant, request_id=request_id)
+            acquire = partial(_traced, acquire, bucket=bucket, tenant=tenant)
         return LeaseContext(self._runner, acquire, self._kept)
 
     def keep(self, lease: LeaseLike) -> None:

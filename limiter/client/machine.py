@@ -67,17 +67,13 @@ class SessionMachine:
         tokens: int,
         queue_timeout: float,
         tenant: str = "",
-        request_id: str = "",
         hold: float = 0.0,
         instead_of: Lease | None = None,
     ) -> str:
-        """Asks for a lease and returns the request's id. ValueError when that id is waiting already."""
+        """Asks for a lease and returns the request's id, which no other request of the session has."""
         self._serial += 1
-        request_id = request_id or f"#{self._serial}"
-        if request_id in self.waiting:
-            raise ValueError(f"request_id is {request_id!r}, which is waiting already")
-        # Attempts grow over all requests of a session, so that an id can be used again at any time.
-        wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
+        request_id = f"#{self._serial}"
+        wanted = Wanted(request_id, bucket, tokens, tenant, now + queue_timeout)
         wanted.hold = hold
         if instead_of is not None and (ticket := self.holdings.take_place(instead_of)) is not None:
             wanted.place = (instead_of.epoch, ticket)
@@ -92,7 +88,7 @@ class SessionMachine:
         """Stops waiting. A grant that is on its way will be given back."""
         wanted = self.waiting.pop(request_id, None)
         if wanted is not None and self._outbox.acquires.pop(request_id, None) is None:
-            self._outbox.cancels.append(wanted)
+            self._outbox.cancels.append(request_id)
 
     def release(self, lease: Lease, outcome: ReleaseOutcome) -> None:
         """Gives a lease back; nothing happens when it is not held or being bound here."""
@@ -143,7 +139,7 @@ class SessionMachine:
         for grant in frame.grants:
             lease = Lease.of(grant.lease)
             wanted = self.waiting.get(grant.request_id)
-            if wanted is None or wanted.attempt != grant.attempt:
+            if wanted is None:
                 self._outbox.releases.append((lease, ReleaseOutcome.UNUSED))
                 continue
             del self.waiting[grant.request_id]
@@ -152,7 +148,7 @@ class SessionMachine:
             news.append(RequestGranted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
-            if wanted is not None and wanted.attempt == reject.attempt:
+            if wanted is not None:
                 del self.waiting[reject.request_id]
                 reason = REJECT_REASONS.get(reject.reason, RejectReason.INVALID)
                 news.append(RequestRefused(reject.request_id, reason, reject.message, reject.retry_after_s))

@@ -24,7 +24,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
-        self.cancels: deque[Wanted] = deque()
+        self.cancels: deque[str] = deque()
         self.acquires: dict[str, Wanted] = {}
         self.binds: dict[Lease, str] = {}
 
@@ -49,8 +49,7 @@ class Outbox:
             message.client_session_id = released.client_session_id
             room -= 1
         while self.cancels and room:
-            cancelled = self.cancels.popleft()
-            frame.cancels.add(request_id=cancelled.request_id, attempt=cancelled.attempt)
+            frame.cancels.add(request_id=self.cancels.popleft())
             room -= 1
         while self.acquires and room:
             wanted = self.acquires.pop(next(iter(self.acquires)))

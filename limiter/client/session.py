@@ -130,7 +130,6 @@ class SessionRunner:
         tokens: int,
         queue_timeout: float,
         tenant: str = "",
-        request_id: str = "",
         hold: float = 0.0,
         instead_of: Lease | None = None,
     ) -> Lease:
@@ -142,7 +141,6 @@ class SessionRunner:
             tokens=tokens,
             queue_timeout=queue_timeout,
             tenant=tenant,
-            request_id=request_id,
             hold=hold,
             instead_of=instead_of,
         )

@@ -19,7 +19,6 @@ class Wanted:
     """A request that waits."""
 
     request_id: str
-    attempt: int
     bucket: str
     tokens: int
     tenant: str
@@ -98,7 +97,6 @@ def lease_message(lease: Lease) -> common_pb2.Lease:
 def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
     """Writes down what is wanted; the queue timeout is what is left of it."""
     message.request_id = wanted.request_id
-    message.attempt = wanted.attempt
     message.bucket = wanted.bucket
     message.tokens = wanted.tokens
     message.queue_timeout_s = max(0.001, wanted.deadline - now)

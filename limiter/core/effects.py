@@ -17,7 +17,6 @@ class Granted:
 
     session_id: str
     request_id: str
-    attempt: int
     bucket: str
     lease: LeaseId
     start_by: float
@@ -49,7 +48,6 @@ class Rejected:
 
     session_id: str
     request_id: str
-    attempt: int
     reason: RejectReason
     message: str
     retry_after: float = 0.0

@@ -29,11 +29,10 @@ def fast_record(cls: type[T]) -> type[T]:
 
 @fast_record
 class Acquire:
-    """A session asks for tokens. A repeat of (request_id, attempt) is answered with the same ticket or grant."""
+    """A session asks for tokens. A repeat of its id is answered with the same ticket or grant."""
 
     session_id: str
     request_id: str
-    attempt: int = 0
     bucket: str = "code"
     tokens: int = 1
     """Weight of the lease, all or nothing."""
@@ -53,12 +52,10 @@ class Acquire:
 
 @fast_record
 class Cancel:
-    """A session withdraws a request, waiting or granted; answered by `Released`. Older attempts than the newest are
-    ignored, so that a late cancel can't hit a later attempt."""
+    """A session withdraws a request, waiting or granted; answered by `Released`."""
 
     session_id: str
     request_id: str
-    attempt: int = 0
 
 
 @fast_record

@@ -19,7 +19,6 @@ class Request:
 
     session: Session
     request_id: str
-    attempt: int
     bucket: Bucket
     tokens: int
     tenant: str

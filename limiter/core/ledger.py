@@ -24,11 +24,10 @@ from limiter.core.recovery import Recovery, Roster
 class Tombstone:
     """The end of one request."""
 
-    __slots__ = ("attempt", "deadline", "key")
+    __slots__ = ("deadline", "key")
 
-    def __init__(self, key: tuple[str, str], attempt: int) -> None:
+    def __init__(self, key: tuple[str, str]) -> None:
         self.key = key
-        self.attempt = attempt
         self.deadline = NEVER
 
 
@@ -47,19 +46,18 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self._stones)
 
-    def find(self, session_id: str, request_id: str) -> Tombstone | None:
-        """The end of a request, if it is remembered."""
-        return self._stones.get((session_id, request_id))
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._stones
 
-    def bury(self, session_id: str, request_id: str, attempt: int, now: float) -> None:
-        """Remembers for a while that this request and attempt has ended."""
+    def bury(self, session_id: str, request_id: str, now: float) -> None:
+        """Remembers for a while that this request has ended."""
         key = (session_id, request_id)
         old = self._stones.pop(key, None)
         if old is not None:
             self._deadlines.clear(old)
         elif len(self._stones) >= self._most:
             self._deadlines.clear(self._stones.pop(next(iter(self._stones))))
-        stone = self._stones[key] = Tombstone(key, attempt)
+        stone = self._stones[key] = Tombstone(key)
         self._deadlines.set(stone, now + self._ttl)
 
     def forget(self, stone: Tombstone) -> None:
@@ -145,9 +143,7 @@ class Ledger:
     def reject(self, request: Request, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
         """Ends a waiting request and says why."""
         request.bucket.rejected_total += 1
-        self.effects.append(
-            Rejected(request.session.session_id, request.request_id, request.attempt, reason, message, retry_after)
-        )
+        self.effects.append(Rejected(request.session.session_id, request.request_id, reason, message, retry_after))
         self.drop(request)
 
     def pump(self, bucket: Bucket, now: float) -> None:
@@ -315,8 +311,7 @@ class Ledger:
 
     def _forget(self, request: Request, session: Session) -> None:
         """Takes an ended request out of its session, and a unary session out of the books with its last request."""
-        if session.requests.get(request.request_id) is request:
-            del session.requests[request.request_id]
+        session.requests.pop(request.request_id, None)
         if session.kind is _UNARY and not session.requests:
             self.close(session)
 
@@ -336,7 +331,6 @@ def _granted(request: Request, lease: LeaseEntry, now: float, waited: float) -> 
     return Granted(
         request.session.session_id,
         request.request_id,
-        request.attempt,
         request.bucket.limits.name,
         lease.lease_id,
         start_by,

@@ -32,14 +32,8 @@ class RequestRules:
             self._reject(event, RejectReason.INVALID, f"session {event.session_id} is not connected; say hello first")
             return
         elif session.requests and (known := session.requests.get(event.request_id)) is not None:
-            if event.attempt < known.attempt:
-                self._reject(event, RejectReason.INVALID, f"attempt is {event.attempt}, but {known.attempt} is known")
-                return
-            unbound = known.lease is None or known.lease.state in UNBOUND
-            if event.attempt == known.attempt or unbound:
-                known.attempt = event.attempt
-                ledger.repeat(known, now)
-                return
+            ledger.repeat(known, now)
+            return
         problem = self._problem(event, session, now)
         if problem is not None:
             ledger.effects.append(problem)
@@ -112,19 +106,17 @@ class RequestRules:
             reason, after = RejectReason.QUEUE_FULL, bucket.retry_after(now)
             message = f"{session.waiting[event.bucket]} requests of this client wait for bucket {event.bucket}, "
             message += "which is all that may"
-        elif ledger.tombstones and (stone := ledger.tombstones.find(event.session_id, event.request_id)) is not None:
-            if event.attempt > stone.attempt:
-                return None
+        elif ledger.tombstones and (event.session_id, event.request_id) in ledger.tombstones:
             reason = RejectReason.CANCELLED
-            message = f"attempt {event.attempt} of request {event.request_id} was released or cancelled before"
+            message = f"request {event.request_id} was released or cancelled before"
         else:
             return None
         if bucket is not None:
             bucket.rejected_total += 1
-        return Rejected(event.session_id, event.request_id, event.attempt, reason, message, after)
+        return Rejected(event.session_id, event.request_id, reason, message, after)
 
     def _reject(self, event: Acquire, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
-        rejected = Rejected(event.session_id, event.request_id, event.attempt, reason, message, retry_after)
+        rejected = Rejected(event.session_id, event.request_id, reason, message, retry_after)
         self._ledger.effects.append(rejected)
 
     def cancel(self, event: Cancel, now: float) -> None:
@@ -132,7 +124,7 @@ class RequestRules:
         session = ledger.sessions.get(event.session_id)
         request = session.requests.get(event.request_id) if session is not None else None
         released = bound = False
-        if request is not None and event.attempt >= request.attempt:
+        if request is not None:
             if request.waiting:
                 released = True
                 self._withdraw(request, now)
@@ -143,9 +135,8 @@ class RequestRules:
                 ledger.pump(request.bucket, now)
             else:
                 bound = True
-        newest = request is None or event.attempt >= request.attempt
-        if newest and (session is None or session.kind is SessionKind.UNARY):
-            ledger.tombstones.bury(event.session_id, event.request_id, event.attempt, now)
+        if session is None or session.kind is SessionKind.UNARY:
+            ledger.tombstones.bury(event.session_id, event.request_id, now)
         ledger.effects.append(Released(event.session_id, released, bound))
 
     def _withdraw(self, request: Request, now: float) -> None:
@@ -155,7 +146,7 @@ class RequestRules:
         if session.kind is SessionKind.UNARY:
             message = f"request {request.request_id} was cancelled"
             self._ledger.effects.append(
-                Rejected(session.session_id, request.request_id, request.attempt, RejectReason.CANCELLED, message)
+                Rejected(session.session_id, request.request_id, RejectReason.CANCELLED, message)
             )
         self._ledger.drop(request)
         self._ledger.pump(request.bucket, now)
@@ -173,7 +164,6 @@ def _request(session: Session, acquire: Acquire, bucket: Bucket, ticket: Ticket,
     return Request(
         session,
         acquire.request_id,
-        acquire.attempt,
         bucket,
         acquire.tokens,
         acquire.tenant,
@@ -208,7 +198,7 @@ class LeaseRules:
                 released = True
                 request = lease.request
                 if request is not None and request.session.kind is _UNARY:
-                    ledger.tombstones.bury(request.session.session_id, request.request_id, request.attempt, now)
+                    ledger.tombstones.bury(request.session.session_id, request.request_id, now)
                 ledger.release(lease, event.outcome, now)
             else:
                 bound = not granted

@@ -126,13 +126,11 @@ class _Reconciliation:
         if not request.waiting:
             return  # its time has come since the first step: it is asked for anew
         acquire = self._wanted.pop(request.request_id, None)
-        if acquire is None or acquire.attempt < request.attempt:
+        if acquire is None:
             request.bucket.cancelled_total += 1
             self._ledger.drop(request)
-        else:
-            request.attempt = acquire.attempt
-            if acquire.ticket is None:
-                self._untold.append(request)
+        elif acquire.ticket is None:
+            self._untold.append(request)
 
     def _tell_unknown(self, held: HeldLease) -> None:
         reason = "the limiter does not know it any more"

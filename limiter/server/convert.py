@@ -101,7 +101,7 @@ def acquire_event(
         except TenantRefused as refused:
             problem = str(refused)
     if problem:
-        return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
+        return Rejected(session_id, request_id[:128], RejectReason.INVALID, problem)
     bucket = message.bucket or DEFAULT_BUCKET
     if claims is not None and message.HasField("ticket"):
         ticket = Ticket(message.ticket.epoch, message.ticket.seq)
@@ -110,7 +110,6 @@ def acquire_event(
     return Acquire(
         session_id,
         request_id,
-        message.attempt,
         bucket,
         tokens,
         queue_timeout=timeout or _QUEUE_TIMEOUT_S,

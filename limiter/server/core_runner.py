@@ -88,7 +88,7 @@ class UnaryCalls:
                 self._waiting.pop(key, None)
             if not delivered and not futures:
                 # The caller is gone, so nobody will use the grant. Safe to repeat: cancelling is idempotent.
-                self._runner.apply(Cancel(event.session_id, event.request_id, event.attempt))
+                self._runner.apply(Cancel(event.session_id, event.request_id))
 
     def deliver(self, effect: Ending) -> None:
         """Ends the waits for one request; ignores what nobody waits for."""
@@ -104,7 +104,7 @@ class UnaryCalls:
 
 def _shutting_down(session_id: str, request_id: str) -> Rejected:
     message = "the limiter is shutting down"
-    return Rejected(session_id, request_id, 0, RejectReason.SHUTTING_DOWN, message, 1.0)
+    return Rejected(session_id, request_id, RejectReason.SHUTTING_DOWN, message, 1.0)
 
 
 class CoreRunner:

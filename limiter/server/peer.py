@@ -59,7 +59,6 @@ class _Wait:
     began: float
     bucket: str
     tenant: str
-    attempt: int
 
 
 class TracedWaits:
@@ -76,7 +75,7 @@ class TracedWaits:
                 continue
             parent = tracing.parse(acquire.traceparent)
             if parent.get_span_context().trace_flags.sampled:
-                wait = _Wait(parent, self._clock.now(), acquire.bucket, acquire.tenant, acquire.attempt)
+                wait = _Wait(parent, self._clock.now(), acquire.bucket, acquire.tenant)
                 self._waits[acquire.request_id] = wait
 
     def end(self, request_id: str, outcome: str) -> None:
@@ -85,13 +84,7 @@ class TracedWaits:
         if wait is not None:
             tracing.record(
                 "limiter.queue",
-                {
-                    "request_id": request_id,
-                    "attempt": wait.attempt,
-                    "bucket": wait.bucket,
-                    "tenant": wait.tenant,
-                    "outcome": outcome,
-                },
+                {"request_id": request_id, "bucket": wait.bucket, "tenant": wait.tenant, "outcome": outcome},
                 seconds=self._clock.now() - wait.began,
                 parent=wait.parent,
                 why="" if outcome in ("granted", "cancelled") else outcome,
@@ -199,7 +192,7 @@ class PeerStream:
             outcome = OUTCOMES.get(release.outcome, ReleaseOutcome.OK)
             yield Release(session_id, LeaseId(lease.epoch, lease.seq), outcome)
         for cancel in frame.cancels:
-            yield Cancel(session_id, cancel.request_id, cancel.attempt)
+            yield Cancel(session_id, cancel.request_id)
             if self._waits is not None:
                 self._waits.end(cancel.request_id, "cancelled")
         if self._waits is not None:
@@ -268,7 +261,6 @@ class PeerStream:
         if isinstance(effect, Granted):
             grant = self._frame().grants.add()
             grant.request_id = effect.request_id
-            grant.attempt = effect.attempt
             grant.start_by_s = effect.start_by
             lease = grant.lease
             lease.bucket = effect.bucket
@@ -294,7 +286,6 @@ class PeerStream:
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,
-                attempt=effect.attempt,
                 reason=REJECT_REASON_VALUES[effect.reason],
                 message=effect.message,
                 retry_after_s=effect.retry_after,

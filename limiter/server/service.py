@@ -176,7 +176,6 @@ def _acquire_event(request: pb.AcquireTokenRequest) -> tuple[Acquire, str]:
     event = Acquire(
         session_id=unary_session(client_id, current_identity()),
         request_id=fields.identifier("request_id", request.request_id or uuid.uuid4().hex),
-        attempt=request.attempt,
         bucket=request.bucket or DEFAULT_BUCKET,
         tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
         queue_timeout=fields.duration(
@@ -212,7 +211,7 @@ def _release_event(request: pb.ReleaseTokenRequest) -> Release | Cancel:
     if by_lease:
         lease = LeaseId(request.lease.epoch, request.lease.seq)
         return Release(request.lease.client_session_id, lease, OUTCOMES[request.outcome], unbound_only=True)
-    return Cancel(unary_session(request.client_id, current_identity()), request.request_id, request.attempt)
+    return Cancel(unary_session(request.client_id, current_identity()), request.request_id)
 
 
 def _released(effects: list[Effect]) -> Released | None:

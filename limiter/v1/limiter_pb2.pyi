@@ -348,7 +348,6 @@ class Acquire(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     BUCKET_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
@@ -358,10 +357,6 @@ class Acquire(google.protobuf.message.Message):
     TRACEPARENT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Chosen by the client, unique within its session."""
-    attempt: builtins.int
-    """Number of this attempt, from 0. A cancel with a lower number than the newest attempt is ignored, so that a late
-    cancel can't hit a later attempt.
-    """
     bucket: builtins.str
     """Name of the bucket. Empty: `code`."""
     tokens: builtins.int
@@ -391,7 +386,6 @@ class Acquire(google.protobuf.message.Message):
         self,
         *,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         bucket: builtins.str = ...,
         tokens: builtins.int = ...,
         tenant: builtins.str = ...,
@@ -401,7 +395,7 @@ class Acquire(google.protobuf.message.Message):
         traceparent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent"]) -> None: ...
 
 global___Acquire = Acquire
 
@@ -412,18 +406,14 @@ class Cancel(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
-    attempt: builtins.int
-    """The attempt to cancel."""
     def __init__(
         self,
         *,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id"]) -> None: ...
 
 global___Cancel = Cancel
 
@@ -612,15 +602,12 @@ class Grant(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     START_BY_S_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
     HOLD_PROOF_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
-    attempt: builtins.int
-    """The attempt that was granted."""
     start_by_s: builtins.float
     """The lease ends unless an executor binds it within this time; with `hold_s`, when it ends."""
     hold_proof: builtins.bytes
@@ -639,14 +626,13 @@ class Grant(google.protobuf.message.Message):
         self,
         *,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         lease: fairbox.v1.common_pb2.Lease | None = ...,
         start_by_s: builtins.float = ...,
         ticket: global___Ticket | None = ...,
         hold_proof: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "hold_proof", b"hold_proof", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s", "ticket", b"ticket"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hold_proof", b"hold_proof", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s", "ticket", b"ticket"]) -> None: ...
 
 global___Grant = Grant
 
@@ -657,14 +643,11 @@ class Reject(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     RETRY_AFTER_S_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
-    attempt: builtins.int
-    """The attempt that was rejected."""
     reason: global___RejectReason.ValueType
     """Why."""
     message: builtins.str
@@ -675,12 +658,11 @@ class Reject(google.protobuf.message.Message):
         self,
         *,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         reason: global___RejectReason.ValueType = ...,
         message: builtins.str = ...,
         retry_after_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "message", b"message", "reason", b"reason", "request_id", b"request_id", "retry_after_s", b"retry_after_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["message", b"message", "reason", b"reason", "request_id", b"request_id", "retry_after_s", b"retry_after_s"]) -> None: ...
 
 global___Reject = Reject
 
@@ -835,7 +817,6 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     TOKENS_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     QUEUE_TIMEOUT_S_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     UNBOUND_TTL_S_FIELD_NUMBER: builtins.int
@@ -848,8 +829,6 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     """Who asks. Empty: the server makes one up and returns it; then the call can't be joined or cancelled by id."""
     request_id: builtins.str
     """Identifies the request among those of client_id. Empty: the server makes one up."""
-    attempt: builtins.int
-    """Number of this attempt, from 0."""
     queue_timeout_s: builtins.float
     """The longest wait in the queue. 0: 60 s. At most 3600 s."""
     tenant: builtins.str
@@ -867,13 +846,12 @@ class AcquireTokenRequest(google.protobuf.message.Message):
         tokens: builtins.int = ...,
         client_id: builtins.str = ...,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         queue_timeout_s: builtins.float = ...,
         tenant: builtins.str = ...,
         unbound_ttl_s: builtins.float = ...,
         hold_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "client_id", b"client_id", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
 
 global___AcquireTokenRequest = AcquireTokenRequest
 
@@ -923,14 +901,11 @@ class ReleaseTokenRequest(google.protobuf.message.Message):
     LEASE_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     """With request_id: whose acquire to release or cancel."""
     request_id: builtins.str
     """With client_id: which acquire to release or cancel."""
-    attempt: builtins.int
-    """With client_id: the attempt. A later attempt of the same request is left alone."""
     outcome: global___ReleaseOutcome.ValueType
     """How the work ended. Unspecified: OK."""
     @property
@@ -943,11 +918,10 @@ class ReleaseTokenRequest(google.protobuf.message.Message):
         lease: fairbox.v1.common_pb2.Lease | None = ...,
         client_id: builtins.str = ...,
         request_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         outcome: global___ReleaseOutcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "client_id", b"client_id", "lease", b"lease", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "lease", b"lease", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
 
 global___ReleaseTokenRequest = ReleaseTokenRequest
 

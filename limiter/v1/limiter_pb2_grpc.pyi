@@ -54,7 +54,8 @@ class LimiterServiceStub:
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
     queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
-    Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
+    Repeating a call with the same client_id and request_id joins the first one and returns its lease; after its end
+    it is CANCELLED for 60 s.
     """
 
     ReleaseToken: grpc.UnaryUnaryMultiCallable[
@@ -90,7 +91,8 @@ class LimiterServiceAsyncStub:
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
     queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
-    Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
+    Repeating a call with the same client_id and request_id joins the first one and returns its lease; after its end
+    it is CANCELLED for 60 s.
     """
 
     ReleaseToken: grpc.aio.UnaryUnaryMultiCallable[
@@ -130,7 +132,8 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         with the caller's own deadline is only found again through `unbound_ttl_s`.
         Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
         queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
-        Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
+        Repeating a call with the same client_id and request_id joins the first one and returns its lease; after its end
+        it is CANCELLED for 60 s.
         """
 
     @abc.abstractmethod

@@ -23,8 +23,8 @@ def frame(seed: int) -> pb.SessionRequest:
     for seq in range(MANY):
         held = made.hello.held.add(tokens=drawn.getrandbits(20), hold_s=drawn.random(), proof=drawn.randbytes(8))
         held.lease.bucket, held.lease.epoch, held.lease.seq = "code", drawn.getrandbits(60), seq
-        made.hello.queued.add(request_id=str(seq), attempt=drawn.getrandbits(3)).ticket.seq = seq
-        made.cancels.add(request_id=f"{seq}x", attempt=1)
+        made.hello.queued.add(request_id=str(seq), tokens=drawn.getrandbits(3)).ticket.seq = seq
+        made.cancels.add(request_id=f"{seq}x")
         made.acquires.add()
     return made
 

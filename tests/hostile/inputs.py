@@ -270,9 +270,9 @@ holds that are made up | Session | {"hello": {MYSELF, "kind": 1, "connection": 1
 20,000 holds of an executor | Session | {"hello": {MYSELF, "kind": 2, "connection": 1, "held": [ \\
 <<20000#{"lease": {"bucket": "code", "epoch": 1, "seq": %d, "client_session_id": "x"}, "tokens": 1},>> ]}}
 a ticket that is made up | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "queued": [ \\
-{"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1, "ticket": {"epoch": 1, "seq": 1}}]}}
+{"request_id": "1", "bucket": "code", "tokens": 1, "ticket": {"epoch": 1, "seq": 1}}]}}
 20,000 that wait | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "queued": [ \\
-<<20000#{"request_id": "%d", "attempt": 1, "bucket": "code", "tokens": 1},>> ]}}
+<<20000#{"request_id": "%d", "bucket": "code", "tokens": 1},>> ]}}
 20,000 at once | Session | {"hello": HELLO} ; {"acquires": [<<20000#{"request_id": "%d", "bucket": "code", "tokens": \\
 1},>>]}
 the same again | Session | {"hello": HELLO} ; {"acquires": [<<9999*ASK,>>]}
@@ -301,7 +301,7 @@ _MYSELF = f'"session_id": "{session_of(_SECRET)}", "secret": "{_SECRET}"'
 _WORDS = {
     "MYSELF": _MYSELF,
     "HELLO": f'{{{_MYSELF}, "kind": 1, "connection": 1}}',
-    "ASK": '{"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1}',
+    "ASK": '{"request_id": "1", "bucket": "code", "tokens": 1}',
     "CHAT": "/t/x/v1/chat/completions",
     "MODEL": '"model":"scripted"',
     "USER": '{"role":"user","content":',

@@ -9,7 +9,6 @@ from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import (
     BindAnswered,
     Rejected,
-    Released,
     Revoked,
 )
 from limiter.core.events import (
@@ -31,25 +30,6 @@ def test_ids_sort_by_epoch_first_and_survive_their_text_form() -> None:
     for bad in ("", "12", "1.x", "-1.2", "1.2.3", "١.٢"):
         with pytest.raises(ValueError, match=r"EPOCH\.SEQ"):
             LeaseId.parse(bad)
-
-
-def test_late_cancel_does_not_hit_a_later_attempt() -> None:
-    core = make_core(1)
-    acquire(core, "c", "a")
-    core.handle(Acquire("c", "b", attempt=1), 0.0)
-    assert only(Released, core.handle(Cancel("c", "b", attempt=0), 0.0)).released is False
-    assert core.statistics(0.0).queued == 1
-    assert only(Released, core.handle(Cancel("c", "b", attempt=1), 0.0)).released is True
-    assert core.statistics(0.0).queued == 0
-
-
-def test_a_later_attempt_keeps_the_place_of_the_earlier_one() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    acquire(core, "c", "b")
-    acquire(core, "c", "later")
-    core.handle(Acquire("c", "b", attempt=1), 0.0)
-    assert granted(core.handle(Release("c", lease), 0.0)) == ["b"]
 
 
 def test_queue_bounds_answer_with_a_retry_delay() -> None:

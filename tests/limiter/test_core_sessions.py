@@ -190,13 +190,13 @@ def test_unary_session_lives_as_long_as_its_requests() -> None:
 
 def test_unary_release_that_overtakes_its_acquire_wins() -> None:
     core = make_core(1)
-    core.handle(Cancel("unary:me", "a", 0), 0.0)
+    core.handle(Cancel("unary:me", "a"), 0.0)
     rejected = only(Rejected, core.handle(Acquire("unary:me", "a", unary=True), 0.0))
     assert rejected.reason is RejectReason.CANCELLED
-    assert granted(core.handle(Acquire("unary:me", "a", attempt=1, unary=True), 0.0)) == ["a"]
-    assert only(Released, core.handle(Cancel("unary:me", "a", 1), 0.0)).released is True
     core.handle(Tick(), 61.0)
     assert len(core._ledger.tombstones) == 0
+    assert granted(core.handle(Acquire("unary:me", "a", unary=True), 61.0)) == ["a"]
+    assert only(Released, core.handle(Cancel("unary:me", "a"), 61.0)).released is True
     assert core.statistics(61.0).sessions == 2
 
 

@@ -7,7 +7,7 @@ import pytest
 from fairbox.v1 import common_pb2
 from limiter import BindStatus, Lease, ReleaseOutcome
 from limiter.client.machine import SessionMachine
-from limiter.client.session_events import Bound, Lost, RequestGranted
+from limiter.client.session_events import Bound, Lost
 from limiter.core import SessionKind
 from limiter.v1 import limiter_pb2 as pb
 
@@ -32,8 +32,8 @@ def ask(machine: SessionMachine, now: float = 0.0) -> str:
     return machine.acquire(now, bucket="code", tokens=1, queue_timeout=10.0)
 
 
-def grant(machine: SessionMachine, request_id: str, attempt: int = 1, lease: common_pb2.Lease = LEASE) -> list[object]:
-    answer = pb.SessionResponse(grants=[pb.Grant(request_id=request_id, attempt=attempt, lease=lease)])
+def grant(machine: SessionMachine, request_id: str, lease: common_pb2.Lease = LEASE) -> list[object]:
+    answer = pb.SessionResponse(grants=[pb.Grant(request_id=request_id, lease=lease)])
     return list(machine.received(answer, 0.0))
 
 
@@ -87,22 +87,10 @@ def test_grant_that_nobody_waits_for_is_given_back() -> None:
     request = ask(machine)
     frame(machine)
     machine.abandon(request)
-    assert [(each.request_id, each.attempt) for each in frame(machine).cancels] == [(request, 1)]
+    assert [each.request_id for each in frame(machine).cancels] == [request]
     assert grant(machine, request) == []
     assert [each.lease for each in frame(machine).releases] == [LEASE]
     assert not machine.holdings.held
-
-
-def test_grant_of_an_earlier_attempt_is_given_back_when_its_id_is_used_again() -> None:
-    machine = open_machine()
-    machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
-    frame(machine)
-    machine.abandon("r")
-    machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
-    with pytest.raises(ValueError, match="waiting already"):
-        machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
-    assert grant(machine, "r", attempt=1) == []
-    assert grant(machine, "r", attempt=2) == [RequestGranted("r", Lease("code", 5, 1, "s"))]
 
 
 def test_frames_hold_at_most_512_items() -> None:
@@ -195,7 +183,7 @@ def place_of(machine: SessionMachine, lease: Lease, epoch: int) -> tuple[int, in
 @pytest.mark.parametrize(("epoch", "place"), [(6, (5, 7)), (5, (0, 0))])
 def test_lease_that_is_void_after_a_restart_leaves_its_place(epoch: int, place: tuple[int, int]) -> None:
     machine, lease = open_machine(), Lease.of(LEASE)
-    answer = pb.Grant(request_id=ask(machine), attempt=1, lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
+    answer = pb.Grant(request_id=ask(machine), lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
     frame(machine)
     machine.received(pb.SessionResponse(grants=[answer]), 0.0)
     assert place_of(machine, lease, epoch) == place
@@ -205,7 +193,7 @@ def test_lease_that_is_void_after_a_restart_leaves_its_place(epoch: int, place: 
 
 def test_lease_that_was_used_leaves_no_place() -> None:
     machine, lease = open_machine(), Lease.of(LEASE)
-    answer = pb.Grant(request_id=ask(machine), attempt=1, lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
+    answer = pb.Grant(request_id=ask(machine), lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
     frame(machine)
     machine.received(pb.SessionResponse(grants=[answer]), 0.0)
     machine.release(lease, ReleaseOutcome.OK)

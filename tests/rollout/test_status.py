@@ -68,7 +68,7 @@ async def test_everything_of_a_busy_limiter_is_shown() -> None:
         client.lease(),
     ):
         await executor.bind(bound, run_id="run-1")
-        waiter = asyncio.create_task(client.lease(request_id="w").__aenter__())
+        waiter = asyncio.create_task(client.lease().__aenter__())
         await queued(server, 1)
         words = (f"limiter={server.admin_address}", "executor=")
         found = await as_json(*words)

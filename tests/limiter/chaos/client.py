@@ -76,7 +76,9 @@ class Client:
 
     async def once(self, rng: random.Random, executors: list[int], *, long: bool, unary: bool) -> str:
         """One request, and the program if it was granted; how the request ended."""
-        world, request = self._world, f"r{next(self._numbers)}"
+        # A client's requests are numbered in the order in which they are made.
+        serial = next(self._numbers) if unary else self._limiter._runner.machine._serial + 1
+        world, request = self._world, f"r{serial}" if unary else f"#{serial}"
         tokens, timeout = 1 if long else rng.choice(_TOKENS), rng.choice([0.3, world.queue_s, world.queue_s])
         patience = rng.expovariate(1 / _PATIENCE_S) if rng.random() < _CANCELLED else None
         work_s = rng.uniform(*world.long_s) if long else rng.expovariate(1 / world.short_s)
@@ -87,7 +89,7 @@ class Client:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(patience):
-                    lease = await stack.enter_async_context(self._asked(request, tokens, timeout, hold, unary=unary))
+                    lease = await stack.enter_async_context(self._asked(tokens, timeout, hold, unary=unary))
             except TimeoutError:
                 return self._end(request, "cancelled")
             except QueueTimeout:
@@ -106,13 +108,9 @@ class Client:
         return "granted"
 
     @contextlib.asynccontextmanager
-    async def _asked(
-        self, request: str, tokens: int, timeout: float, hold: float, *, unary: bool
-    ) -> AsyncIterator[Lease]:
+    async def _asked(self, tokens: int, timeout: float, hold: float, *, unary: bool) -> AsyncIterator[Lease]:
         if not unary:
-            async with self._limiter.lease(
-                tokens=tokens, queue_timeout=timeout, request_id=request, hold=hold
-            ) as lease:
+            async with self._limiter.lease(tokens=tokens, queue_timeout=timeout, hold=hold) as lease:
                 yield lease
             return
         message = pb.AcquireTokenRequest(

@@ -88,7 +88,7 @@ class UnaryNode:
                 await self._use(answer.granted, hold)
         finally:
             if not self.process.dead:
-                await self._call(Cancel(self._client_id, ask.request_id, ask.attempt), _RELEASE_WITHIN_S)
+                await self._call(Cancel(self._client_id, ask.request_id), _RELEASE_WITHIN_S)
 
     async def _use(self, granted: Granted, hold: float) -> None:
         """Runs a program under its lease."""
