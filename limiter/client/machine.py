@@ -15,13 +15,11 @@ from limiter.client.keep_alive import Heartbeats, KeepAlive
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.outbox import Outbox
 from limiter.client.session_events import (
-    Bound,
     GoneAway,
     Lost,
     News,
     RequestGranted,
     RequestRefused,
-    SessionWelcomed,
     Wanted,
     fill_acquire,
     place_of,
@@ -102,7 +100,7 @@ class SessionMachine:
             self._outbox.releases.append((lease, outcome))
 
     def bind(self, lease: Lease, run_id: str) -> None:
-        """Claims a lease for a run; answered by `Bound`, or by `disconnected()`."""
+        """Claims a lease for a run; answered by a `BindOutcome`, or by `disconnected()`."""
         if lease not in self._binding:
             self._binding[lease] = None
             self._outbox.binds[lease] = run_id
@@ -235,7 +233,6 @@ class SessionMachine:
             self._heartbeats.opened(now, welcome.ttl_s)
         if self._keep_alive is not None:
             self._keep_alive.opened(now, welcome.quiet_s)
-        news.append(SessionWelcomed(welcome.epoch, welcome.resumed))
         for unknown in welcome.unknown:
             lease = Lease.of(unknown)
             if lease in self.holdings.held:
@@ -251,7 +248,7 @@ class SessionMachine:
         del self._binding[lease]
         if status is BindStatus.BOUND:
             self.holdings.held[lease] = result.tokens or 1
-        news.append(Bound(BindOutcome(lease, status, result.owner)))
+        news.append(BindOutcome(lease, status, result.owner))
 
     def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:
         """A client drops a lost lease; an executor counts it as held until its work is dead and released."""

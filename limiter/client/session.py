@@ -19,7 +19,7 @@ from limiter.client.errors import LeaseRefused, LimiterUnavailable
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.machine import SessionMachine
 from limiter.client.reconnection import Reconnection
-from limiter.client.session_events import Bound, GoneAway, Lost, News, RequestGranted, RequestRefused, SessionWelcomed
+from limiter.client.session_events import GoneAway, Lost, News, RequestGranted, RequestRefused
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.client.waits import Waits
 from limiter.core.reasons import ReleaseOutcome
@@ -233,6 +233,8 @@ class SessionRunner:
                 while not self.machine.welcomed:
                     self._handle(self.machine.received(await connection.receive(), self.clock.now()))
                     patience.reschedule(asyncio.get_running_loop().time() + _READ_WITHIN_S)
+            self._reconnection.welcomed()
+            self._open.set()
             while True:
                 frame = await connection.receive()
                 self._handle(self.machine.received(frame, self.clock.now()))
@@ -281,14 +283,11 @@ class SessionRunner:
                     self.release(item.lease, ReleaseOutcome.UNUSED)
             elif isinstance(item, RequestRefused):
                 self._waits.refused(item)
-            elif isinstance(item, Bound):
-                self._waits.bound(item.outcome)
+            elif isinstance(item, BindOutcome):
+                self._waits.bound(item)
             elif isinstance(item, Lost):
                 if self._on_lost is not None:
                     self._on_lost(item.lease, item.reason)
-            elif isinstance(item, SessionWelcomed):
-                self._reconnection.welcomed()
-                self._open.set()
             elif isinstance(item, GoneAway):
                 self._reconnection.sent_away(item.reason, item.retry_after)
         if self._on_frame is not None:

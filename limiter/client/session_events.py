@@ -35,14 +35,6 @@ class Wanted:
     """W3C trace context of whoever waits; empty: not traced."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionWelcomed:
-    """The session is open."""
-
-    epoch: int
-    resumed: bool
-
-
 class RequestGranted(NamedTuple):
     """A request has its lease. A named tuple: there is one for every lease, and a frozen dataclass costs three times as
     much to make."""
@@ -62,13 +54,6 @@ class RequestRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A bind was answered."""
-
-    outcome: BindOutcome
-
-
-@dataclass(frozen=True, slots=True)
 class Lost:
     """A lease that was held is not any more; work under it must end."""
 
@@ -84,7 +69,7 @@ class GoneAway:
     retry_after: float
 
 
-News = SessionWelcomed | RequestGranted | RequestRefused | Bound | Lost | GoneAway
+News = RequestGranted | RequestRefused | BindOutcome | Lost | GoneAway
 
 
 def lease_message(lease: Lease) -> common_pb2.Lease:

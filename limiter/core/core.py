@@ -176,12 +176,12 @@ class LimiterCore:
         and never changed."""
         return sorted(self._ledger.sessions.values(), key=lambda each: each.kind is not SessionKind.EXECUTOR)[:limit]
 
-    def leases(self, *, bucket: str = "", after: str = "", limit: int = 100) -> list[LeaseEntry]:
-        """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down. ValueError when `after`
-        is not an id. They are to be read at once, and never changed."""
+    def leases(self, *, after: str = "", limit: int = 100) -> list[LeaseEntry]:
+        """At most `limit` leases by id, those after the id `after`. ValueError when `after` is not an id. They are to
+        be read at once, and never changed."""
         first = LeaseId.parse(after) if after else LeaseId(0, 0)
-        chosen = [each for each in self._ledger.leases.values() if bucket in ("", each.bucket.limits.name)]
-        return sorted((each for each in chosen if each.lease_id > first), key=lambda each: each.lease_id)[:limit]
+        chosen = [each for each in self._ledger.leases.values() if each.lease_id > first]
+        return sorted(chosen, key=lambda each: each.lease_id)[:limit]
 
     # Leading, configuration and time
 

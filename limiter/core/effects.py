@@ -94,8 +94,6 @@ class Welcomed:
     """A session is open. Comes before everything else that is for the session."""
 
     session_id: str
-    resumed: bool
-    """False when the session is new to this limiter."""
     unknown: tuple[HeldLease, ...] = ()
     """Leases that the hello listed and that are not held for this session; work under them must end. Where there are
     many, the others are `Revoked`."""

@@ -64,7 +64,7 @@ class _Reconciliation:
         self._untold: list[Request] = []
         """Requests whose place in the queue was lost on the way to the client."""
 
-    def steps(self, resumed: bool) -> Iterator[None]:
+    def steps(self) -> Iterator[None]:
         """Each does a slice of the work; at its end everything is in its place, but nothing is granted."""
         ledger, session, hello = self._ledger, self._session, self._hello
         yield from self._each(hello.held, lambda held: self._listed.add(held.lease))
@@ -80,7 +80,7 @@ class _Reconciliation:
             if request.waiting:
                 ledger.put_back(request)
         session.welcomed = self._returned = True
-        ledger.effects.append(Welcomed(session.session_id, resumed, tuple(self._unknown[:SLICE])))
+        ledger.effects.append(Welcomed(session.session_id, tuple(self._unknown[:SLICE])))
         if session.kind is SessionKind.EXECUTOR:
             ledger.recovery.returned(session.session_id)
         yield from self._each(self._unknown[SLICE:], self._tell_unknown)
@@ -236,7 +236,6 @@ class SessionRules:
         """`pump`: what can be granted then is granted."""
         ledger = self._ledger
         session = ledger.sessions.get(event.session_id)
-        resumed = session is not None
         if session is None:
             if ledger.session_counts[event.kind] >= self._timing.max_sessions:
                 message = f"{self._timing.max_sessions} sessions of kind {event.kind} are open, which is all that may"
@@ -256,8 +255,7 @@ class SessionRules:
         else:
             ledger.deadlines.clear(session)
         self._stop_reading(session.session_id)
-        reconciliation = _Reconciliation(ledger, self._requests, session, event, now)
-        self._unread[session.session_id] = reconciliation.steps(resumed)
+        self._unread[session.session_id] = _Reconciliation(ledger, self._requests, session, event, now).steps()
         ledger.recovery.reading += 1
         self._read_on(session.session_id, now, pump=pump)
 

@@ -26,7 +26,6 @@ from limiter.server.convert import (
     lease_info_message,
     session_message,
 )
-from limiter.server.core_runner import CoreRunner
 from limiter.server.leader_term import LeaderTerm
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
@@ -55,7 +54,20 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The state at one instant."""
-        return await self._status(request.bucket, context)
+        runner, term = self._term.runner, self._term
+        status = pb.GetStatusResponse(version=self._version, insecure=self._insecure, security=self._security())
+        if runner is None or term.leads:
+            status.leader_name = term.leadership.leader
+        if runner is None:
+            return status
+        core, now = runner.core, runner.clock.now()
+        statistics = core.statistics(now)
+        status.epoch, status.leader, status.uptime_s = statistics.epoch, term.leads, statistics.uptime
+        status.recovering, status.recovering_for_s = statistics.recovering, statistics.recovering_for
+        status.missing_executors.extend(statistics.missing)
+        status.buckets.extend(bucket_message(bucket) for bucket in statistics.buckets)
+        status.sessions.extend(session_message(session, now) for session in core.sessions(_MAX_SESSIONS))
+        return status
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """One page of the leases in hand."""
@@ -64,7 +76,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         await fields.check_call(context)
         runner = await self._term.take(context)
         try:
-            found = runner.core.leases(bucket=request.bucket, after=request.page_token, limit=size)
+            found = runner.core.leases(after=request.page_token, limit=size)
         except ValueError:
             fields.refuse(
                 "page_token", f"is {request.page_token[:40]!r}, must be the next_page_token of an earlier page"
@@ -121,27 +133,3 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await context.abort(grpc.StatusCode.ABORTED, message)
         _LOG.info("bucket %s was changed by an operator, version %d", limits.name, answer.version)
         return pb.ConfigureBucketResponse(config=bucket_config_message(replace(limits, version=answer.version)))
-
-    async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
-        runner, term = self._term.runner, self._term
-        status = pb.GetStatusResponse(version=self._version, insecure=self._insecure, security=self._security())
-        if runner is None or term.leads:
-            status.leader_name = term.leadership.leader
-        if runner is None:
-            return status
-        core, now = runner.core, runner.clock.now()
-        statistics = core.statistics(now)
-        buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
-        if not buckets:
-            await _unknown_bucket(runner, wanted, context)
-        status.epoch, status.leader, status.uptime_s = statistics.epoch, term.leads, statistics.uptime
-        status.recovering, status.recovering_for_s = statistics.recovering, statistics.recovering_for
-        status.missing_executors.extend(statistics.missing)
-        status.buckets.extend(bucket_message(bucket) for bucket in buckets)
-        status.sessions.extend(session_message(session, now) for session in core.sessions(_MAX_SESSIONS))
-        return status
-
-
-async def _unknown_bucket(runner: CoreRunner, bucket: str, context: Context) -> None:
-    names = ", ".join(each.limits.name for each in runner.core.statistics(runner.clock.now()).buckets)
-    await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")

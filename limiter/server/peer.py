@@ -307,12 +307,9 @@ class PeerStream:
 
     def _deliver_session(self, effect: Effect) -> None:
         if isinstance(effect, Welcomed):
-            timing = self._runner.core.timing
             welcome = pb.Welcome(
                 epoch=self._runner.core.epoch,
-                ttl_s=timing.executor_ttl,
-                grace_s=timing.grace,
-                resumed=effect.resumed,
+                ttl_s=self._runner.core.timing.executor_ttl,
                 recovering=self._runner.core.recovering,
                 unknown=[lease_message(each.lease, each.bucket, each.client_session_id) for each in effect.unknown],
                 quiet_s=quiet_for(self._runner.core.open_sessions),

@@ -534,8 +534,6 @@ class Welcome(google.protobuf.message.Message):
 
     EPOCH_FIELD_NUMBER: builtins.int
     TTL_S_FIELD_NUMBER: builtins.int
-    GRACE_S_FIELD_NUMBER: builtins.int
-    RESUMED_FIELD_NUMBER: builtins.int
     RECOVERING_FIELD_NUMBER: builtins.int
     UNKNOWN_FIELD_NUMBER: builtins.int
     QUIET_S_FIELD_NUMBER: builtins.int
@@ -543,10 +541,6 @@ class Welcome(google.protobuf.message.Message):
     """Epoch of this limiter. A client drops leases of other epochs."""
     ttl_s: builtins.float
     """How long an executor's session lasts without a heartbeat, seconds: its programs outlive silence for that long."""
-    grace_s: builtins.float
-    """How long a client's session outlives its stream."""
-    resumed: builtins.bool
-    """True when the session was known and went on; false when it is new to this limiter."""
     recovering: builtins.bool
     """True while the limiter waits for executors to report after a restart: requests queue, nothing is granted."""
     quiet_s: builtins.float
@@ -560,13 +554,11 @@ class Welcome(google.protobuf.message.Message):
         *,
         epoch: builtins.int = ...,
         ttl_s: builtins.float = ...,
-        grace_s: builtins.float = ...,
-        resumed: builtins.bool = ...,
         recovering: builtins.bool = ...,
         unknown: collections.abc.Iterable[fairbox.v1.common_pb2.Lease] | None = ...,
         quiet_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "grace_s", b"grace_s", "quiet_s", b"quiet_s", "recovering", b"recovering", "resumed", b"resumed", "ttl_s", b"ttl_s", "unknown", b"unknown"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "quiet_s", b"quiet_s", "recovering", b"recovering", "ttl_s", b"ttl_s", "unknown", b"unknown"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -1126,15 +1118,9 @@ class GetStatusRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    BUCKET_FIELD_NUMBER: builtins.int
-    bucket: builtins.str
-    """Only this bucket. Empty: all."""
     def __init__(
         self,
-        *,
-        bucket: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket"]) -> None: ...
 
 global___GetStatusRequest = GetStatusRequest
 
@@ -1268,11 +1254,8 @@ class ListLeasesRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    BUCKET_FIELD_NUMBER: builtins.int
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
-    bucket: builtins.str
-    """Only this bucket. Empty: all."""
     page_size: builtins.int
     """The most entries to return. 0: 100. At most 1,000."""
     page_token: builtins.str
@@ -1280,11 +1263,10 @@ class ListLeasesRequest(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        bucket: builtins.str = ...,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
 
 global___ListLeasesRequest = ListLeasesRequest
 

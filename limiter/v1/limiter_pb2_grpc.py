@@ -42,7 +42,7 @@ class LimiterServiceServicer(object):
         """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
         The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
         heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
-        session: it can be resumed with the same session id within the grace time that `welcome` names.
+        session: it can be resumed with the same session id within the limiter's `grace_s`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

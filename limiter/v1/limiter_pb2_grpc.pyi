@@ -42,7 +42,7 @@ class LimiterServiceStub:
     """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
     The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
     heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
-    session: it can be resumed with the same session id within the grace time that `welcome` names.
+    session: it can be resumed with the same session id within the limiter's `grace_s`.
     """
 
     AcquireToken: grpc.UnaryUnaryMultiCallable[
@@ -79,7 +79,7 @@ class LimiterServiceAsyncStub:
     """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
     The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
     heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
-    session: it can be resumed with the same session id within the grace time that `welcome` names.
+    session: it can be resumed with the same session id within the limiter's `grace_s`.
     """
 
     AcquireToken: grpc.aio.UnaryUnaryMultiCallable[
@@ -118,7 +118,7 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
         The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
         heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
-        session: it can be resumed with the same session id within the grace time that `welcome` names.
+        session: it can be resumed with the same session id within the limiter's `grace_s`.
         """
 
     @abc.abstractmethod

@@ -248,7 +248,7 @@ def test_who_is_on_the_roster_is_welcomed_at_once() -> None:
     core = restarted((X,), keeps=True)
     assert only(Welcomed, hello(core, X, 100.0)).session_id == "x"
     core.handle(Disconnect("x"), 100.1)
-    assert only(Welcomed, hello(core, X, 100.2)).resumed
+    assert only(Welcomed, hello(core, X, 100.2)).session_id == "x"
 
 
 def test_who_leaves_before_it_is_let_in_is_taken_off() -> None:

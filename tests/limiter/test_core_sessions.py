@@ -40,7 +40,7 @@ def test_late_hello_of_a_connection_that_was_given_up_changes_nothing() -> None:
     assert core.statistics(0.5).held == 1, "the late hello omits what was bound since"
     assert core.handle(Heartbeat("x", 9), 0.5) == [HeartbeatAcked("x", 9)]
     held = (HeldLease(lease, "code", "c"),)
-    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=held, connection=3), 1.0)).resumed
+    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=held, connection=3), 1.0)).unknown == ()
     assert core.statistics(1.0).held == 1
 
 
@@ -80,7 +80,7 @@ def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
     acquire(core, "c", "waits")
     held = (HeldLease(kept, "code", "c"), HeldLease(LeaseId(5, 77), "code", "c"))
     welcomed = only(Welcomed, core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0))
-    assert welcomed == Welcomed("c", True, held[1:])
+    assert welcomed == Welcomed("c", held[1:])
     assert (core.statistics(0.0).held, core.statistics(0.0).queued) == (1, 0)
 
 

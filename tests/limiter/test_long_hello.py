@@ -92,7 +92,7 @@ def test_leases_are_counted_in_steps_and_nothing_is_granted_before_the_last(adop
     lost += [effect.lease for effect in told if isinstance(effect, Revoked)]
     assert lost == ([] if adopts else [held.lease for held in RUNS])
     assert granted(core.handle(Release("x", LeaseId(4, 1)), 2.0)) == (["waits"] if adopts else [])
-    assert steps(core, Hello("x", SessionKind.EXECUTOR, connection=1), 3.0)[0] == Welcomed("x", True)
+    assert steps(core, Hello("x", SessionKind.EXECUTOR, connection=1), 3.0)[0] == Welcomed("x")
     assert core.statistics(3.0).bound == 0
 
 
