@@ -23,39 +23,7 @@ from limiter.client.session_events import GoneAway, Lost, News, RequestGranted, 
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.client.waits import Waits
 from limiter.core.reasons import ReleaseOutcome
-
-
-class Timer:
-    """Rings no later than the last time that it was set to; it may ring before that. Make it inside the running loop,
-    and `cancel()` it."""
-
-    __slots__ = ("_event", "_loop", "_rings_at", "_timer")
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-        self._loop = asyncio.get_running_loop()
-        self._rings_at = float("inf")
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, now: float, deadline: float) -> None:
-        """Rings at `deadline`, both by the same clock in seconds. One that is set to ring earlier is left alone: when
-        it does, whoever hears it looks what is due, and sets it again."""
-        if deadline >= self._rings_at:
-            return
-        self.cancel()
-        self._rings_at = deadline
-        self._timer = self._loop.call_later(max(0.0, deadline - now), self._ring)
-
-    def cancel(self) -> None:
-        """It does not ring. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._rings_at = None, float("inf")
-
-    def _ring(self) -> None:
-        self._timer, self._rings_at = None, float("inf")
-        self._event.set()
-
+from limiter.timer import Timer
 
 _LOG = logging.getLogger("limiter.client")
 _WELCOME_WITHIN_S = 5.0
@@ -250,7 +218,7 @@ class SessionRunner:
     async def _write(self, connection: Connection) -> None:
         """Writes what the machine has to say. While one frame is on its way, everything else is collected."""
         machine, dirty = self.machine, self._dirty
-        alarm = Timer(dirty)
+        alarm = Timer(dirty.set)
         try:
             while True:
                 now = self.clock.now()

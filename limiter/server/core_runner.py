@@ -28,6 +28,7 @@ from limiter.core.effects import (
 )
 from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, ReadOn, Tick
 from limiter.server.claims import Claims
+from limiter.timer import Timer
 
 _RESUMED = "another stream has resumed this session"
 _LATE = "a later connection of this session has said hello already"
@@ -142,8 +143,7 @@ class CoreRunner:
         self._unread: dict[str, asyncio.Future[None]] = {}
         """Sessions whose hellos are being read, a step of one of them in each turn of the loop, and their ends."""
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._timer = Timer(lambda: self.apply(Tick()))
         self.apply(Tick())
 
     def apply(self, event: Event) -> list[Effect]:
@@ -199,9 +199,7 @@ class CoreRunner:
     def close(self, reason: str = "the limiter is shutting down", retry_after: float = 1.0) -> None:
         """Ends every stream and every wait. Idempotent."""
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = float("-inf")
+        self._timer.cancel()
         for sink in [*self._sinks.values(), *(opening for opening, _ in self._opening.values())]:
             sink.close(reason, retry_after)
         self.unary.close()
@@ -218,8 +216,8 @@ class CoreRunner:
     def _watch(self) -> None:
         """Sees to it that the timer rings in time."""
         deadline = self.core.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
-            self._set_timer(deadline)
+        if deadline is not None and not self.closed:
+            self._timer.set(self.clock.now(), deadline)
 
     def _tell(self, effect: Effect) -> None:
         if isinstance(effect, (Granted, Queued)):  # most are one of these
@@ -280,13 +278,3 @@ class CoreRunner:
             future.set_result(None)
         if self._unread:
             self._loop.call_soon(self._read_on)
-
-    def _set_timer(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = self._loop.call_later(max(0.0, deadline - self.clock.now()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, float("inf")
-        self.apply(Tick())
