@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 from fairbox.surface import lazily
 
 if TYPE_CHECKING:
-    from limiter.client import (
-        BindOutcome,
-        ExecutorSession,
-        Lease,
-        LeaseLike,
+    from limiter.client.client import LimiterClient
+    from limiter.client.errors import (
         LeaseRefused,
-        LimiterClient,
         LimiterError,
         LimiterUnavailable,
         QueueFull,
         QueueTimeout,
         UnknownBucket,
-        outcome_of,
     )
+    from limiter.client.executor import ExecutorSession
+    from limiter.client.lease import BindOutcome, Lease, LeaseLike, outcome_of
     from limiter.core.reasons import BindStatus, ReleaseOutcome
 
 __all__ = [
@@ -45,10 +42,10 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "client": (
-            "BindOutcome ExecutorSession Lease LeaseLike LeaseRefused LimiterClient LimiterError LimiterUnavailable "
-            "QueueFull QueueTimeout UnknownBucket outcome_of"
-        ),
+        "client.client": "LimiterClient",
+        "client.errors": "LeaseRefused LimiterError LimiterUnavailable QueueFull QueueTimeout UnknownBucket",
+        "client.executor": "ExecutorSession",
+        "client.lease": "BindOutcome Lease LeaseLike outcome_of",
         "core.reasons": "BindStatus ReleaseOutcome",
     },
 )

@@ -19,8 +19,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.extras import require
+from limiter import ExecutorSession, Lease, QueueTimeout
 from limiter import pool_worker as workers
-from limiter.client import ExecutorSession, Lease, QueueTimeout
+from limiter.core.limits import MAX_TIME_S
 from limiter.core.reasons import ReleaseOutcome
 from limiter.pool_worker import (
     FunctionFailed,
@@ -281,7 +282,7 @@ class ExecutionPool:
                 _LOG.warning("lease %s is lost, and its thread runs on", lease)
 
         while True:
-            left = min(max(0.001, run.deadline - asyncio.get_running_loop().time()), 86_400.0)
+            left = min(max(0.001, run.deadline - asyncio.get_running_loop().time()), MAX_TIME_S)
             async with self._session.acquire(self._bucket, run.tokens, queue_timeout=left) as lease:
                 self._session.when_lost(lease, functools.partial(lose, lease))
                 if not run.lost.done():

@@ -31,7 +31,7 @@ from ray.exceptions import RayError
 
 from fairbox.errors import ConfigError
 from fairbox.security import ClientSecurity
-from limiter.client import ExecutorSession, LimiterClient, LimiterUnavailable
+from limiter import ExecutorSession, LimiterClient, LimiterUnavailable
 from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
 from limiter.client.transport import ConnectionLost
 from limiter.leadership.leash import VARIABLE, Leash

@@ -18,12 +18,8 @@ from limiter.client.lease import Lease, LeaseLike, outcome_of
 from limiter.client.machine import SessionMachine
 from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
+from limiter.core.limits import MAX_TIME_S, MAX_TOKENS
 from limiter.core.reasons import ReleaseOutcome, SessionKind
-
-MAX_QUEUE_TIMEOUT_S = 86_400.0
-"""The longest wait that a limiter accepts."""
-MAX_HOLD_S = 86_400.0
-"""The longest hold time that a limiter accepts."""
 
 
 class LimiterClient:
@@ -129,11 +125,6 @@ class LimiterClient:
         return self._runner.machine.welcomed
 
     @property
-    def epoch(self) -> int:
-        """Epoch of the limiter that answered last; 0 before the first."""
-        return self._runner.machine.epoch
-
-    @property
     def waiting(self) -> int:
         """Number of requests that wait."""
         return len(self._runner.machine.waiting)
@@ -181,12 +172,13 @@ def check_wait(bucket: str, tokens: int, queue_timeout: float, hold: float = 0.0
     errors = []
     if not bucket:
         errors.append(FieldError("bucket", "is empty, must be the name of a bucket"))
-    if not 1 <= tokens <= 1_000_000:
-        errors.append(FieldError("tokens", f"is {tokens}, must be from 1 to 1000000"))
-    if not 0 < queue_timeout <= MAX_QUEUE_TIMEOUT_S:
-        errors.append(FieldError("queue_timeout", f"is {queue_timeout}, must be above 0 and at most 86400 seconds"))
-    if not 0 <= hold <= MAX_HOLD_S:
-        errors.append(FieldError("hold", f"is {hold}, must be from 0 to 86400 seconds"))
+    if not 1 <= tokens <= MAX_TOKENS:
+        errors.append(FieldError("tokens", f"is {tokens}, must be from 1 to {MAX_TOKENS}"))
+    if not 0 < queue_timeout <= MAX_TIME_S:
+        problem = f"is {queue_timeout}, must be above 0 and at most {MAX_TIME_S:.0f} seconds"
+        errors.append(FieldError("queue_timeout", problem))
+    if not 0 <= hold <= MAX_TIME_S:
+        errors.append(FieldError("hold", f"is {hold}, must be from 0 to {MAX_TIME_S:.0f} seconds"))
     if errors:
         raise FieldErrors(errors)
 

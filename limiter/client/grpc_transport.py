@@ -86,11 +86,6 @@ class GrpcTransport:
         self._address = ""
         self._connection: GrpcConnection | None = None
 
-    @property
-    def address(self) -> str:
-        """Address that the next stream goes to."""
-        return self._targets.current
-
     async def connect(self) -> GrpcConnection:
         """Opens a stream; an unreachable server shows at the first frame."""
         last, self._connection = self._connection, None

@@ -116,9 +116,9 @@ class LimiterCore:
             Heartbeat: sessions.heartbeat,
             RosterKept: sessions.roster_kept,
             RosterFailed: sessions.roster_failed,
-            LeadUntil: self._extend,
+            LeadUntil: self._nothing_more,
             Configure: self._configure,
-            Tick: self._tick,
+            Tick: self._nothing_more,
         }
         sessions.recover(now)
 
@@ -185,9 +185,6 @@ class LimiterCore:
 
     # Leading, configuration and time
 
-    def _extend(self, event: LeadUntil, now: float) -> None:
-        self._lead_until = event.until
-
     def _step_down(self) -> list[Effect]:
         """The first time says so; there is no way back."""
         self._lead_until = float("-inf")
@@ -216,8 +213,8 @@ class LimiterCore:
             bucket.reorder(list(bucket.queue))
         ledger.pump(bucket, now)
 
-    def _tick(self, event: Tick, now: float) -> None:
-        """Does nothing: what is due has happened before any event is handled."""
+    def _nothing_more(self, event: LeadUntil | Tick, now: float) -> None:
+        """Does nothing: `handle` has noted until when it leads, and what is due has happened."""
 
     def _expire(self, now: float) -> None:
         ledger = self._ledger

@@ -17,9 +17,6 @@ class Ticket(NamedTuple):
     seq: int
     """Number within the epoch, from 1, over all buckets."""
 
-    def __str__(self) -> str:
-        return f"{self.epoch}.{self.seq}"
-
 
 class LeaseId(NamedTuple):
     """A granted lease."""

@@ -14,12 +14,13 @@ from limiter.core.reasons import BucketOrder
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_TOKENS = 1_000_000
-"""Largest limit of a bucket, so that counts fit where they are shown."""
+"""Largest limit of a bucket, and weight of a lease, so that counts fit where they are shown."""
 MAX_QUEUED = 10_000_000
 MIN_RATE = 0.001
 """Slowest rate, one grant in 1,000 s: below it a wait is longer than any queue timeout that people choose."""
 MAX_RATE = 1_000_000.0
 MAX_TIME_S = 86_400.0
+"""Longest queue timeout, hold time and time to bind."""
 
 
 @dataclass(frozen=True, slots=True)

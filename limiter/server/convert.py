@@ -20,6 +20,7 @@ from limiter.core import (
 from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
 from limiter.core.lease import LeaseEntry, Session
+from limiter.core.limits import MAX_TIME_S, MAX_TOKENS
 from limiter.server.claims import Claims
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES, session_of
@@ -68,10 +69,7 @@ def bucket_config_message(limits: BucketLimits) -> pb.BucketConfig:
 
 
 DEFAULT_BUCKET = "code"
-_MAX_TOKENS = 1_000_000
 _QUEUE_TIMEOUT_S = 3600.0
-_MAX_QUEUE_TIMEOUT_S = 86_400.0
-MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
 
@@ -87,12 +85,12 @@ def acquire_event(
     problem = ""
     if not IDENTIFIER.fullmatch(request_id):
         problem = f"request_id is {request_id[:40]!r}, must be 1 to 128 characters of visible ASCII"
-    elif tokens > _MAX_TOKENS:
-        problem = f"tokens is {tokens}, must be from 1 to {_MAX_TOKENS}"
-    elif not 0.0 <= timeout <= _MAX_QUEUE_TIMEOUT_S:  # NaN is refused too
-        problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
-    elif not 0.0 <= hold <= MAX_HOLD_S:
-        problem = f"hold_s is {hold}, must be from 0 to {MAX_HOLD_S}"
+    elif tokens > MAX_TOKENS:
+        problem = f"tokens is {tokens}, must be from 1 to {MAX_TOKENS}"
+    elif not 0.0 <= timeout <= MAX_TIME_S:  # NaN is refused too
+        problem = f"queue_timeout_s is {timeout}, must be from 0 to {MAX_TIME_S}"
+    elif not 0.0 <= hold <= MAX_TIME_S:
+        problem = f"hold_s is {hold}, must be from 0 to {MAX_TIME_S}"
     elif len(tenant) > 128:
         problem = f"tenant has {len(tenant)} characters, must have at most 128"
     if not problem and identity.tenant:
@@ -149,10 +147,10 @@ async def hello_event(
             await asyncio.sleep(0)
         lease, tokens, hold = held.lease, held.tokens or 1, held.hold_s
         name = LeaseId(lease.epoch, lease.seq)
-        if tokens > _MAX_TOKENS:
-            fields.refuse(f"hello.held[{index}].tokens", f"is {tokens}, must be at most {_MAX_TOKENS}")
+        if tokens > MAX_TOKENS:
+            fields.refuse(f"hello.held[{index}].tokens", f"is {tokens}, must be at most {MAX_TOKENS}")
         if hold:
-            fields.duration(f"hello.held[{index}].hold_s", hold, default=0.0, longest=MAX_HOLD_S)
+            fields.duration(f"hello.held[{index}].hold_s", hold, default=0.0, longest=MAX_TIME_S)
             if claims is None or not claims.owns_hold(
                 held.proof, session_id, name, lease.bucket, tokens, identity.tenant
             ):

@@ -20,12 +20,9 @@ from fairbox.telemetry import tracing
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
+from limiter.core.limits import MAX_TIME_S, MAX_TOKENS
 from limiter.server.access import RoleRefused, TokenRevoked, may_release, unary_session
-from limiter.server.convert import (
-    DEFAULT_BUCKET,
-    MAX_HOLD_S,
-    lease_message,
-)
+from limiter.server.convert import DEFAULT_BUCKET, lease_message
 from limiter.server.leader_term import LeaderTerm
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
@@ -177,14 +174,14 @@ def _acquire_event(request: pb.AcquireTokenRequest) -> tuple[Acquire, str]:
         session_id=unary_session(client_id, current_identity()),
         request_id=fields.identifier("request_id", request.request_id or uuid.uuid4().hex),
         bucket=request.bucket or DEFAULT_BUCKET,
-        tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
+        tokens=fields.count("tokens", request.tokens, default=1, most=MAX_TOKENS),
         queue_timeout=fields.duration(
             "queue_timeout_s", request.queue_timeout_s, default=_QUEUE_TIMEOUT_S, longest=_MAX_QUEUE_TIMEOUT_S
         ),
         start_by=fields.duration(
             "unbound_ttl_s", request.unbound_ttl_s, default=_UNBOUND_TTL_S, longest=_MAX_QUEUE_TIMEOUT_S
         ),
-        hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_HOLD_S),
+        hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_TIME_S),
         tenant=fields.text("tenant", request.tenant, longest=128),
         unary=True,
     )

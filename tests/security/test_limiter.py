@@ -16,8 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fairbox.errors import ConfigError
 from fairbox.net.channels import open_channel
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
-from limiter import ExecutorSession, LimiterClient
-from limiter.client import LeaseRefused, LimiterUnavailable
+from limiter import ExecutorSession, LeaseRefused, LimiterClient, LimiterUnavailable
 from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
