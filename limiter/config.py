@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fairbox.errors import ConfigError
@@ -15,6 +14,7 @@ LEADERS = ("none", "file", "k8s")
 _OUTLIVES_S = 60.0
 """Default of `executor_ttl_s` where a roster is kept: a takeover (6 s), an outage of the API server and a slow start of
 the next limiter (half a minute each) fit in. Only executors that died are waited for so long."""
+_LEAST_TTL_S = 0.2
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
 
@@ -27,15 +27,13 @@ class BucketConfig:
     max_queued: int = setting(100_000, help="Most requests that wait, from 1; at most 10,000 of one client.")
     start_by_s: float = setting(5.0, help="A grant that no executor has bound within this time ends, seconds.")
     rate_per_s: float = setting(0.0, help="Most leases granted per second on average; 0: any number.")
-    order: str = setting("fifo", help="fifo, or fair_by_tenant: round robin over tenants.")
+    order: str = setting("fifo", choices=BucketOrder, help="fifo, or fair_by_tenant: round robin over tenants.")
     adaptive: bool = setting(False, help="Lower the limit on overload and timeouts, and raise it again.")
     paused: bool = setting(False, help="Grant nothing; requests queue.")
     max_hold_s: float = setting(0.0, help="Longest lease without an executor that binds, seconds; 0: none are given.")
 
     def limits(self, name: str) -> BucketLimits:
-        """The same, as the core takes it. ConfigError for an order that there is not."""
-        if self.order not in list(BucketOrder):
-            raise ConfigError(f"buckets.{name}.order is {self.order!r}, must be one of {', '.join(BucketOrder)}")
+        """The same, as the core takes it."""
         return BucketLimits(
             name,
             self.max_in_flight,
@@ -66,25 +64,31 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     )
     leader: str = setting(
         "none",
+        choices=LEADERS,
         help="How to be the only limiter that grants: none (by your word: start one, and one only), file (by a lock on "
         "this machine), k8s (by a Lease of the cluster).",
     )
     state_file: str = setting("", help="With leader=file: keeps epoch and roster; not on a network drive.")
     lease_duration_s: float = setting(
-        6.0, help="With leader=k8s: how long a limiter that is cut off keeps others from leading, seconds."
+        6.0,
+        least=1,
+        most=600,
+        help="With leader=k8s: how long a limiter that is cut off keeps others from leading, seconds.",
     )
     fresh: bool = setting(
         False, help="Nothing runs that an earlier limiter has let in: grant at once, and not after the learning time."
     )
-    grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
+    grace_s: float = setting(1.5, least=0, most=3600, help="How long a client's session outlives its stream, seconds.")
     executor_ttl_s: float = setting(
         0.0,
+        least=0,
+        most=3600,
         help="How long programs outlive the limiter's silence, and a dead executor's stay counted, seconds; 0: "
         "60 with leader=file or k8s; 6 with none, where the first grant after each start waits for it.",
     )
 
     def validate(self) -> None:
-        """Raises ConfigError for what the types can't say."""
+        """Raises ConfigError for what settings can't have together, or by themselves beyond their bounds."""
         self.validate_telemetry()
         self.validate_security()
         if bool(self.client_token_file) is not bool(self.executor_token_file):
@@ -92,16 +96,12 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
                 "client_token_file and executor_token_file go together: set both, or none; with one alone, nobody "
                 "could ask for leases, or nobody could bind them"
             )
-        _within("grace_s", self.grace_s, 0.0, 3600.0)
-        if self.executor_ttl_s:
-            _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0, "0, or ")
-        if self.leader not in LEADERS:
-            raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
+        if 0 < self.executor_ttl_s < _LEAST_TTL_S:
+            raise ConfigError(f"executor_ttl_s is {self.executor_ttl_s}, must be 0, or at least {_LEAST_TTL_S}")
         if bool(self.state_file) != (self.leader == "file"):
             raise ConfigError(
                 f"state_file is {self.state_file!r} and leader is {self.leader!r}: file needs one, others none"
             )
-        _within("lease_duration_s", self.lease_duration_s, 1.0, 600.0)
         if not 1 <= len(self.buckets) <= MAX_BUCKETS:
             raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")
         for name, bucket in self.buckets.items():
@@ -118,8 +118,3 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     def limits(self) -> list[BucketLimits]:
         """The buckets, as the core takes them."""
         return [bucket.limits(name) for name, bucket in self.buckets.items()]
-
-
-def _within(path: str, value: float, low: float, high: float, other: str = "") -> None:
-    if not math.isfinite(value) or not low <= value <= high:
-        raise ConfigError(f"{path} is {value}, must be {other}from {low} to {high}")

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fairbox.errors import ConfigError
 from fairbox.net.channels import open_channel
+from fairbox.settings import check
 from limiter.config import BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 
@@ -75,7 +76,7 @@ def test_busy_port_ends_in_one_sentence() -> None:
     [
         (["buckets.code.max_in_fligth=4"], "did you mean"),
         (["listen=0.0.0.0:0"], "not loopback"),
-        (["grace_s=-1"], "grace_s is -1.0, must be from 0.0 to 3600.0"),
+        (["grace_s=-1"], "grace_s is -1.0, must be from 0 to 3600"),
     ],
 )
 def test_bad_setting_ends_in_one_sentence(arguments: list[str], sentence: str) -> None:
@@ -92,13 +93,14 @@ def test_configuration_is_checked_by_path() -> None:
     with pytest.raises(ConfigError, match=r"buckets\.a b: a name is 'a b', must"):
         LimiterConfig(buckets={"a b": BucketConfig()}).validate()
     for bucket, sentence in (
-        (BucketConfig(order="lifo"), r"order is 'lifo', must be one of fifo, fair_by_tenant"),
         (BucketConfig(rate_per_s=-1.0), r"rate_per_s is -1\.0, must be 0, or from 0\.001 to"),
         (BucketConfig(rate_per_s=float("nan")), r"rate_per_s is nan"),
         (BucketConfig(max_hold_s=1e9), r"max_hold_s is 1000000000\.0, must be from 0\.0 to"),
     ):
         with pytest.raises(ConfigError, match=r"buckets\.code\." + sentence):
             LimiterConfig(buckets={"code": bucket}).validate()
+    with pytest.raises(ConfigError, match=r"buckets\.code\.order is 'lifo', must be one of: fifo, fair_by_tenant"):
+        check(LimiterConfig(buckets={"code": BucketConfig(order="lifo")}))
 
 
 async def _listed(address: str) -> list[str]:

@@ -70,10 +70,10 @@ def test_a_damaged_state_file_ends_the_program_with_its_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["leader=etcd"], "leader is 'etcd', must be one of none, file, k8s"),
+        (["leader=etcd"], "leader is 'etcd', must be one of: none, file, k8s"),
         (["leader=file"], "state_file is '' and leader is 'file'"),
         (["state_file=x"], "state_file is 'x' and leader is 'none'"),
-        (["leader=k8s", "lease_duration_s=0.5"], "lease_duration_s is 0.5, must be from 1.0 to 600.0"),
+        (["leader=k8s", "lease_duration_s=0.5"], "lease_duration_s is 0.5, must be from 1 to 600"),
     ],
 )
 def test_settings_are_checked(words: list[str], sentence: str) -> None:
