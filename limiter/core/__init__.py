@@ -5,7 +5,6 @@ It does no I/O, has no clock and starts no task; servers and simulations wrap it
 
 from __future__ import annotations
 
-from limiter.core import effects, events
 from limiter.core.core import LimiterCore
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits, Timing
@@ -30,6 +29,4 @@ __all__ = [
     "SessionKind",
     "Ticket",
     "Timing",
-    "effects",
-    "events",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limiter.leadership.election import Conflict, Election, Record, RecordStore, StoreUnavailable
+from limiter.leadership.election import Conflict, Election, Record, StoreUnavailable
 from limiter.leadership.elector import Elector
 from limiter.leadership.term import Alone, Leadership, LeadershipLost, Member, RosterNotKept, Term
 
@@ -15,7 +15,6 @@ __all__ = [
     "LeadershipLost",
     "Member",
     "Record",
-    "RecordStore",
     "RosterNotKept",
     "StoreUnavailable",
     "Term",

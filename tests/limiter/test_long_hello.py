@@ -33,8 +33,8 @@ from tests.limiter.test_core_runner import hello_frame
 
 MANY = 9_000
 _CALLS_A_LOOK = 150
-"""Most calls, of Python and of C, that a look at one lease or request costs: the first hundred requests of a queue are
-told how many are before them. A step also puts what waited back, all of it at once, for 4 calls each."""
+"""Most calls, of Python and of C, that a look at one lease or request costs. A step also puts what waited back, all of
+it at once, for 5 calls each."""
 RUNS = tuple(HeldLease(LeaseId(4, seq), "code", "c") for seq in range(1, MANY + 1))
 
 
