@@ -9,24 +9,139 @@ Times are the caller's monotonic seconds.
 from __future__ import annotations
 
 import secrets
+from collections import deque
 
-from limiter.client.holdings import Holdings
 from limiter.client.keep_alive import Heartbeats, KeepAlive
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.outbox import Outbox
 from limiter.client.session_events import (
     GoneAway,
     Lost,
     News,
+    Place,
     RequestGranted,
     RequestRefused,
     Wanted,
     fill_acquire,
+    lease_message,
     place_of,
 )
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
-from limiter.wire import BIND_STATUSES, KIND_VALUES, REJECT_REASONS, session_of
+from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS, session_of
+
+_MAX_PLACES = 10_000
+"""Tickets of leases that are remembered: of those that nobody asks to replace too."""
+
+
+class Holdings:
+    """Leases in hand, and the places in the queue that they were granted from."""
+
+    __slots__ = ("_holds", "_places", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[Lease, int] = {}
+        """Leases in the order in which they came; their tokens when bound here, 0 before."""
+        self._places: dict[Lease, Place] = {}
+        """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
+        self._holds: dict[Lease, tuple[float, int, bytes]] = {}
+        """Leases that nobody will bind: the end of the hold time, the tokens, and the proof."""
+
+    def add(self, lease: Lease, wanted: Wanted, place: Place | None, proof: bytes, now: float) -> None:
+        """Takes in a grant. `proof`: that of its hold time, if it has one."""
+        self.held[lease] = 0
+        if place is not None:
+            self._places[lease] = place
+        if len(self._places) > _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        if wanted.hold:
+            self._holds[lease] = (now + wanted.hold, wanted.tokens, proof)
+
+    def remove(self, lease: Lease, *, with_place: bool) -> bool:
+        """Takes a lease out that is given back. `with_place`: nobody will ask for its place. False: not in hand."""
+        self._holds.pop(lease, None)
+        if with_place:
+            self._places.pop(lease, None)
+        return self.held.pop(lease, None) is not None
+
+    def lose(self, lease: Lease) -> None:
+        """Takes out a lease that the limiter took back, unless it is bound: it counts until its work is dead."""
+        if not self.held[lease]:
+            del self.held[lease]
+            self._holds.pop(lease, None)
+
+    def take_place(self, lease: Lease) -> Place | None:
+        """The ticket of a lease that another one replaces; it can be taken once."""
+        return self._places.pop(lease, None)
+
+    def idle(self) -> list[Lease]:
+        """Leases under which nothing can be running: neither bound nor held without."""
+        return [lease for lease, tokens in self.held.items() if not tokens and lease not in self._holds]
+
+    def list_in(self, hello: pb.Hello, now: float) -> None:
+        """Lists all leases in the first frame of a connection."""
+        for lease, tokens in self.held.items():
+            held = hello.held.add(lease=lease_message(lease), tokens=tokens)
+            if lease in self._holds:
+                until, held.tokens, held.proof = self._holds[lease]
+                held.hold_s = max(0.001, until - now)
+
+
+_MAX_FRAME_ITEMS = 512
+"""Items in one frame."""
+
+
+class Outbox:
+    """Things that a session has yet to say, in the order in which they leave: collects while a frame is on its way, and
+    fills the next one. What is withdrawn before it was sent is not sent at all."""
+
+    __slots__ = ("acquires", "binds", "cancels", "releases")
+
+    def __init__(self) -> None:
+        self.releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
+        self.cancels: deque[str] = deque()
+        self.acquires: dict[str, Wanted] = {}
+        self.binds: dict[Lease, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.releases or self.cancels or self.acquires or self.binds)
+
+    def disconnected(self) -> None:
+        """Forgets what the next hello says by what it lists and omits."""
+        self.releases.clear()
+        self.cancels.clear()
+        self.binds.clear()
+
+    def fill(self, frame: pb.SessionRequest, now: float, epoch: int) -> None:
+        """Moves as many items into a frame as it may have. `epoch`: that of the limiter that gets it."""
+        room = _MAX_FRAME_ITEMS
+        while self.releases and room:
+            released, outcome = self.releases.popleft()
+            release = frame.releases.add()  # cheaper than a message that is copied in
+            release.outcome = OUTCOME_VALUES[outcome]
+            message = release.lease
+            message.bucket, message.epoch, message.seq = released.bucket, released.epoch, released.seq
+            message.client_session_id = released.client_session_id
+            room -= 1
+        while self.cancels and room:
+            frame.cancels.add(request_id=self.cancels.popleft())
+            room -= 1
+        while self.acquires and room:
+            wanted = self.acquires.pop(next(iter(self.acquires)))
+            if wanted.place is not None:
+                _take_place(wanted, *wanted.place, epoch)
+            fill_acquire(frame.acquires.add(), wanted, now)
+            room -= 1
+        while self.binds and room:
+            lease = next(iter(self.binds))
+            frame.binds.add(lease=lease_message(lease), run_id=self.binds.pop(lease))
+            room -= 1
+
+
+def _take_place(wanted: Wanted, asked_of: int, ticket: tuple[int, int, bytes], epoch: int) -> None:
+    """Nobody of this epoch was asked under that ticket, unless the limiter is still the one that granted it."""
+    wanted.place = None
+    if asked_of < epoch:
+        wanted.ticket = ticket
 
 
 class SessionMachine:

@@ -15,14 +15,19 @@ from collections.abc import Callable
 
 from fairbox.clock import Clock
 from fairbox.telemetry import tracing
-from limiter.client.errors import LeaseRefused, LimiterUnavailable
+from limiter.client.errors import (
+    LeaseRefused,
+    LimiterError,
+    LimiterUnavailable,
+    QueueFull,
+    QueueTimeout,
+    UnknownBucket,
+)
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.machine import SessionMachine
-from limiter.client.reconnection import Reconnection
 from limiter.client.session_events import GoneAway, Lost, News, RequestGranted, RequestRefused
 from limiter.client.transport import Connection, ConnectionLost, Transport
-from limiter.client.waits import Waits
-from limiter.core.reasons import ReleaseOutcome
+from limiter.core.reasons import RejectReason, ReleaseOutcome
 from limiter.timer import Timer
 
 _LOG = logging.getLogger("limiter.client")
@@ -34,6 +39,144 @@ _FLUSH_WITHIN_S = 1.0
 """Seconds that `close()` gives the last frame to leave."""
 _QUEUE_BACKSTOP_S = 10.0
 """The limiter answers a queue timeout itself; this much later it is taken for gone."""
+
+
+_NEVER = float("inf")
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_LAST_S = 0.5
+"""Below `Timing.client_return`: a restarted limiter waits that long for those who queued."""
+_NEVER_THERE_S = 10.0
+"""A limiter that was not reached by then may be none at all."""
+
+
+class Reconnection:
+    """One session's attempts to connect, as a pure state machine. `unavailable_after`: seconds without the limiter
+    after which waits fail; None: their queue timeouts decide, once the limiter was reached."""
+
+    def __init__(self, unavailable_after: float | None, rng: random.Random) -> None:
+        self.trouble = "it has not answered yet"
+        """The reason why there is no connection."""
+        self._unavailable_after = unavailable_after
+        self._rng = rng
+        self._backoff = _BACKOFF_FIRST_S
+        self._down_since = _NEVER
+        self._reached = False
+        self._gone_away = ""
+        self._retry_after = 0.0
+
+    def start(self, now: float) -> None:
+        """The first attempt is to be made."""
+        self._down_since = now
+
+    def attempt(self) -> None:
+        """An attempt begins."""
+        self._gone_away, self._retry_after = "", 0.0
+
+    def welcomed(self) -> None:
+        """The limiter has answered."""
+        self._down_since, self._reached = _NEVER, True
+
+    def sent_away(self, reason: str, retry_after: float) -> None:
+        """The limiter says that it ends the connection, and when to come back."""
+        self._gone_away, self._retry_after = reason, retry_after
+
+    def failed(self, reason: str) -> None:
+        """The connection was lost, or not made."""
+        self.trouble = self._gone_away or reason
+
+    def ended(self, now: float, *, welcomed: bool) -> None:
+        """An attempt is over. `welcomed`: it had been of use."""
+        if welcomed:
+            self._backoff, self._down_since = _BACKOFF_FIRST_S, now
+
+    def impatient(self, now: float) -> bool:
+        """Says whether those who wait are to fail now."""
+        after = self._unavailable_after
+        if after is None:
+            after = _NEVER if self._reached else _NEVER_THERE_S
+        return now - self._down_since >= after
+
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt; longer each time."""
+        pause = max(self._retry_after, self._backoff) * self._rng.uniform(0.5, 1.0)
+        self._backoff = min(2 * self._backoff, _BACKOFF_LAST_S)
+        return pause
+
+
+class Waits:
+    """Futures by request id, and by lease that is being bound: each is resolved once, and a wait that ends without a
+    lease leaves nothing behind in the machine. `wake`: the machine has something to say."""
+
+    def __init__(self, machine: SessionMachine, target: str, wake: Callable[[], None]) -> None:
+        self._machine = machine
+        self._target = target
+        self._wake = wake
+        self.requests: dict[str, asyncio.Future[Lease]] = {}
+        self.binds: dict[Lease, asyncio.Future[BindOutcome]] = {}
+
+    def granted(self, request_id: str, lease: Lease) -> bool:
+        """Hands a lease over. False: nobody waits for it any more."""
+        future = self.requests.pop(request_id, None)
+        if future is None or future.done():
+            return False
+        future.set_result(lease)
+        return True
+
+    def refused(self, news: RequestRefused) -> None:
+        """Raises the reason in the wait for a lease."""
+        future = self.requests.pop(news.request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(_error(news))
+
+    def bound(self, outcome: BindOutcome) -> None:
+        """Hands over the answer to a bind."""
+        waiter = self.binds.get(outcome.lease)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(outcome)
+
+    def unanswered(self, lease: Lease, trouble: str) -> None:
+        """Raises LimiterUnavailable in a bind that is not answered any more."""
+        if (future := self.binds.get(lease)) is not None and not future.done():
+            message = f"limiter {self._target}: the connection was lost: {trouble}"
+            future.set_exception(LimiterUnavailable(message))
+
+    def overdue(self, request_id: str, future: asyncio.Future[Lease]) -> None:
+        """Gives up a wait for a lease: the limiter should have answered the queue timeout long ago."""
+        if not future.done():
+            self._machine.abandon(request_id)
+            self._wake()
+            future.set_exception(LimiterUnavailable(f"limiter {self._target} did not answer in time"))
+
+    def withdraw(self, request_id: str, future: asyncio.Future[Lease]) -> None:
+        """Leaves nothing behind of a wait that ended without handing its lease over."""
+        if not future.done() or future.cancelled():
+            self._machine.abandon(request_id)
+        elif future.exception() is None:
+            self._machine.release(future.result(), ReleaseOutcome.UNUSED)
+        self._wake()
+
+    def fail_all(self, why: str) -> None:
+        """Raises LimiterUnavailable in every wait."""
+        message = f"limiter {self._target} is not available: {why}"
+        futures: list[asyncio.Future[Lease] | asyncio.Future[BindOutcome]] = [*self.requests.values()]
+        futures += self.binds.values()
+        for request_id in list(self.requests):
+            self._machine.abandon(request_id)
+        for future in futures:
+            if not future.done():
+                future.set_exception(LimiterUnavailable(message))
+
+
+def _error(refused: RequestRefused) -> LimiterError:
+    if refused.reason is RejectReason.QUEUE_FULL:
+        return QueueFull(refused.message, refused.retry_after)
+    if refused.reason is RejectReason.QUEUE_TIMEOUT:
+        return QueueTimeout(refused.message)
+    if refused.reason is RejectReason.UNKNOWN_BUCKET:
+        return UnknownBucket(refused.message)
+    if refused.reason is RejectReason.INVALID:
+        return LeaseRefused(refused.message)
+    return LimiterUnavailable(refused.message)
 
 
 class SessionRunner:
