@@ -50,7 +50,7 @@ from executor_service.sessions.table import SessionTable
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.verification.grader import Grader
-from executor_service.verification.guest_process import BoxWorkers
+from executor_service.verification.guest_process import guest_process
 from executor_service.verification.verify import Verifier
 from executor_service.workspaces.folder import WorkspaceFolder
 from executor_service.workspaces.table import open_workspaces
@@ -353,7 +353,7 @@ async def open_work(
         )
     )
     grader = Grader(
-        BoxWorkers(boxes),
+        partial(guest_process, boxes),
         programs,
         clock,
         minimal_environment(host),
@@ -363,7 +363,7 @@ async def open_work(
         bare=host.bare,
     )
     verifier = await stack.enter_async_context(
-        Verifier(runs, work, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
+        Verifier(runs, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
     )
     return work, sessions, runs, verifier
 

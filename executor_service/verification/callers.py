@@ -11,7 +11,7 @@ import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from executor_service.grading.request import VerifyRequest
 from executor_service.runs.backends import Execution
@@ -34,45 +34,21 @@ class Called(NamedTuple):
     setup_s: float
 
 
-class Caller(Protocol):
-    async def ask(self, attempt: Execution, ask: bytes) -> Called:
-        """Calls the entry point with the arguments in `ask`."""
-        ...
+class Caller:
+    """`async with Caller(...) as caller:` for calls one after the other, all in one turn of the queue."""
 
-
-class FreshCaller:
-    """A process for each call."""
-
-    def __init__(self, grader: Grader, request: VerifyRequest) -> None:
+    def __init__(self, grader: Grader, request: VerifyRequest, *, forks: bool = False) -> None:
+        """`forks`: one process loads the candidate and is forked for each call, as long as that can be done; else each
+        call has a process of its own."""
         self._grader = grader
         self._request = request
-
-    async def ask(self, attempt: Execution, ask: bytes) -> Called:
-        clock = self._grader.clock
-        admitted = clock.now()
-        async with self._grader.take_candidate(self._request, f"case-{attempt.number}") as worker:
-            await bind(attempt, worker)
-            setup_s = clock.now() - admitted
-            speaker = Participant(worker, clock, self._request.program.limits.wall_time_s)
-            head, blob = await _called(speaker, ask)
-            return Called(head, blob, await worker.end(), setup_s)
-
-
-class ForkedCaller:
-    """`async with ForkedCaller(...) as caller:` for calls one after the other, all in one turn of the queue."""
-
-    def __init__(self, grader: Grader, request: VerifyRequest) -> None:
-        self._grader = grader
-        self._request = request
-        self._fresh = FreshCaller(grader, request)
+        self._forks = forks
         self._stack = AsyncExitStack()
         self._worker: GuestProcess | None = None
-        self._alone = False
-        """Each call needs a process of its own."""
         self._not_loaded: Called | None = None
         """Answer to every call, because it can't be loaded."""
 
-    async def __aenter__(self) -> ForkedCaller:
+    async def __aenter__(self) -> Caller:
         return self
 
     async def __aexit__(
@@ -81,10 +57,11 @@ class ForkedCaller:
         await self._stack.__aexit__(kind, error, trace)
 
     async def ask(self, attempt: Execution, ask: bytes) -> Called:
+        """Calls the entry point with the arguments in `ask`."""
         limits, clock, setup_s = self._request.program.limits, self._grader.clock, 0.0
         if self._not_loaded is not None:
             return self._not_loaded
-        while not self._alone:
+        while self._forks:
             if self._worker is not None:
                 attempt.claim.check()
             first, admitted = self._worker is None, clock.now()
@@ -100,11 +77,26 @@ class ForkedCaller:
             if called is not None:
                 return called._replace(setup_s=setup_s)
             await self._close()
-        return await self._fresh.ask(attempt, ask)
+        return await self._ask_fresh(attempt, ask)
+
+    async def _ask_fresh(self, attempt: Execution, ask: bytes) -> Called:
+        """In a process for this call alone."""
+        clock, blob = self._grader.clock, b""
+        admitted = clock.now()
+        async with self._grader.take_candidate(self._request) as worker:
+            await bind(attempt, worker)
+            setup_s = clock.now() - admitted
+            speaker = Participant(worker, clock, self._request.program.limits.wall_time_s)
+            head = await load(speaker)
+            if head.get("type") == "loaded":
+                try:
+                    head, blob = await speaker.say(_ENTRY, ask)
+                except ParticipantEnded:
+                    head = {}
+            return Called(head, blob, await worker.end(), setup_s)
 
     async def _take(self, attempt: Execution) -> GuestProcess:
-        taking = self._grader.take_candidate(self._request, f"calls-{attempt.number}", forks=True)
-        worker = await self._stack.enter_async_context(taking)
+        worker = await self._stack.enter_async_context(self._grader.take_candidate(self._request, forks=True))
         await bind(attempt, worker)
         self._worker = worker
         return worker
@@ -121,12 +113,12 @@ class ForkedCaller:
             if head.get("type") != "loaded":
                 self._not_loaded = await self._last(head, b"", worker)
                 return self._not_loaded
-            self._alone = head.get("forks") is not True
+            self._forks = head.get("forks") is True
         head, blob = {}, b""
         cpu_s = math.ceil(self._request.program.limits.cpu_time_s)
         try:
             head, blob = await speaker.say(_ENTRY | {"cpu_s": cpu_s}, ask)
-            if self._alone:
+            if not self._forks:
                 return await self._last(head, blob, worker)
             over = head if head.get("type") == "over" else (await speaker.hear())[0]
         except ParticipantEnded:
@@ -178,14 +170,3 @@ async def load(speaker: Participant, *, tests: bool = False, forks: bool = False
         return (await speaker.say({"type": "load", "tests": tests, "forks": forks, "bare": bare}))[0]
     except ParticipantEnded:
         return {}
-
-
-async def _called(speaker: Participant, ask: bytes) -> tuple[Head, bytes]:
-    """Loads the candidate and calls its entry point; an empty head when it ended."""
-    head = await load(speaker)
-    if head.get("type") != "loaded":
-        return head, b""
-    try:
-        return await speaker.say(_ENTRY, ask)
-    except ParticipantEnded:
-        return {}, b""

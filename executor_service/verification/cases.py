@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 
 from executor_service.grading.apart import ComparedAnswer
@@ -18,6 +18,7 @@ from executor_service.grading.conventions import OUTPUT, accepts
 from executor_service.grading.model import AssertCase, PytestCase, StdioCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
 from executor_service.grading.rules import (
+    PASSED,
     Judgement,
     Status,
     judge_check,
@@ -29,9 +30,8 @@ from executor_service.model import Cause, ExecutionResult, Outcome
 from executor_service.programs.programs import judged
 from executor_service.programs.verdict import judge
 from executor_service.runs.backends import Execution
-from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.report import Killed, Report, SandboxFailure
-from executor_service.verification.callers import Caller, FreshCaller, load
+from executor_service.verification.callers import Caller, load
 from executor_service.verification.exchange import Exchange, Participant, ParticipantEnded, Test
 from executor_service.verification.grader import Grader, bind
 from executor_service.verification.guest_process import GuestProcess, Head
@@ -43,7 +43,13 @@ CHECKER_EXTRA_S = 30.0
 
 
 class CaseBackend:
-    """`finding` is set when `perform` has returned, unless there is an answer to be compared."""
+    """When `perform` has returned, there is a `finding`, or an `answer` to be compared."""
+
+    answer: ComparedAnswer | None = None
+    output = b""
+    """For a checker, if what was found is that the candidate passes."""
+    tests: Sequence[tuple[str, Judgement]] = ()
+    """For pytest: node id and finding of each test that ended."""
 
     def __init__(self, grader: Grader, request: VerifyRequest) -> None:
         self.grader = grader
@@ -63,9 +69,6 @@ class CaseBackend:
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
         raise NotImplementedError
-
-    def _speaker(self, worker: GuestProcess, time_s: float) -> Participant:
-        return Participant(worker, self.grader.clock, time_s)
 
     def _answered(self, attempt: Execution, report: Report, setup_s: float, *, code: int = 0) -> ExecutionResult:
         """For a candidate that has answered, and was ended because nothing more was wanted of it."""
@@ -93,17 +96,35 @@ def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> Exe
     )
 
 
+class ProgramBackend(CaseBackend):
+    """The candidate is a program, which has its input and prints."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: StdioCase) -> None:
+        super().__init__(grader, request)
+        self._case = case
+
+    async def perform(self, attempt: Execution) -> ExecutionResult:
+        result = await self.grader.programs.perform(attempt)
+        self.finding, self.output = judge_program(result), result.stdout.data
+        if self.finding is PASSED and self.request.checker is None:
+            case, request = self._case, self.request
+            self.answer = ComparedAnswer(
+                case.expected_stdout,
+                self.output,
+                request.comparison,
+                request.tolerance,
+                alternatives=case.alternatives,
+            )
+        return result
+
+
 class FunctionBackend(CaseBackend):
     """The server calls the candidate's function. What comes back is `answer`, which is left to be compared."""
 
-    def __init__(
-        self, grader: Grader, request: VerifyRequest, case: FunctionCall, caller: Caller | None = None
-    ) -> None:
-        """`caller`: who calls it; None: a process that does nothing else."""
+    def __init__(self, grader: Grader, request: VerifyRequest, case: FunctionCall, caller: Caller) -> None:
         super().__init__(grader, request)
         self._case = case
-        self._caller = caller or FreshCaller(grader, request)
-        self.answer: ComparedAnswer | None = None
+        self._caller = caller
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
         head, blob, report, setup_s = await self._caller.ask(attempt, self._case.ask)
@@ -132,27 +153,25 @@ class CheckBackend(CaseBackend):
     def __init__(self, grader: Grader, request: VerifyRequest, case: AssertCase | PytestCase) -> None:
         super().__init__(grader, request)
         self._case = case
-        self.tests: list[tuple[str, Judgement]] = []
-        """For pytest: node id and finding of each test that ended."""
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
         admitted = self.grader.clock.now()
-        name = f"case-{attempt.number}"
-        async with AsyncExitStack() as stack:
-            checker = await stack.enter_async_context(self.grader.take_checker(self.request, f"{name}-check"))
-            candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
+        async with (
+            self.grader.take_checker(self.request) as checker,
+            self.grader.take_candidate(self.request) as candidate,
+        ):
             await bind(attempt, candidate, checker)
             return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
 
     async def _talk(
         self, attempt: Execution, candidate: GuestProcess, checker: GuestProcess, setup_s: float
     ) -> ExecutionResult:
-        limit_s = self.request.program.limits.wall_time_s
-        speaker = self._speaker(candidate, limit_s)
+        clock, limit_s = self.grader.clock, self.request.program.limits.wall_time_s
+        speaker = Participant(candidate, clock, limit_s)
         head = await load(speaker, tests=True)
         if head.get("type") != "loaded":
             return await self._not_loaded(attempt, candidate, head, setup_s)
-        dialogue = Exchange(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
+        dialogue = Exchange(speaker, Participant(checker, clock, limit_s + CHECKER_EXTRA_S))
         try:
             verdict: Test | None = await dialogue.check(self._question())
         except ParticipantEnded:
@@ -194,9 +213,10 @@ class CheckBackend(CaseBackend):
             self.finding = unanswered(result)
             return
         gone = f"The candidate could not answer: {result.message or 'its process had ended'}" if dialogue.gone else ""
-        for test, asked, was_gone in dialogue.tests:
-            finding = judge_check(test.status, test.message, asked=asked, gone=gone if was_gone else "")
-            self.tests.append((test.node_id, finding))
+        self.tests = [
+            (test.node_id, judge_check(test.status, test.message, asked=asked, gone=gone if was_gone else ""))
+            for test, asked, was_gone in dialogue.tests
+        ]
         if verdict is None:
             outcome, cause, message = judge(checked, self.grader.checker(self.request).limits)
             if cause is Cause.INFRA:
@@ -227,8 +247,6 @@ class InteractionBackend(CaseBackend):
         assert request.interactor is not None
         self._judge = request.interactor
         self._interactor = interactor_request(request.interactor, case)
-        self.output = b""
-        """Contents of the file that the interactor has written, if a checker is to see it."""
 
     async def _perform(self, attempt: Execution) -> ExecutionResult:
         programs, admitted = self.grader.programs, self.grader.clock.now()
@@ -246,7 +264,7 @@ class InteractionBackend(CaseBackend):
             programs.take(attempt.request, built[0], talks=True) as sandbox,
             programs.take(self._interactor, judge_built[0], talks=True) as judge_sandbox,
         ):
-            await _allow_both(attempt, sandbox, judge_sandbox)
+            await bind(attempt, sandbox, judge_sandbox)
             setup_s = self.grader.clock.now() - admitted - compiled_s
             limit_s = attempt.request.limits.wall_time_s
             candidate = Talker(sandbox, self.grader.clock, limit_s)
@@ -268,15 +286,3 @@ class InteractionBackend(CaseBackend):
         )
         self.output = next((file.content for file in decided.files if file.path == OUTPUT), b"")
         return result
-
-
-async def _allow_both(attempt: Execution, *sandboxes: SandboxRun) -> None:
-    """When this returns, the lease is bound to both, and they may run."""
-
-    def lost() -> None:
-        for sandbox in sandboxes:
-            sandbox.kill(Killed.LAPSED)
-
-    await attempt.begin(lost)
-    for sandbox in sandboxes:
-        sandbox.hold_lease()

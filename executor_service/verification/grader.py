@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from executor_service.grading.request import VerifyRequest
@@ -11,8 +11,9 @@ from executor_service.model import InputFile, Limits
 from executor_service.programs.plans import Hold, mounted
 from executor_service.programs.programs import Programs
 from executor_service.runs.backends import Execution
+from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.report import NO_END_S, Killed, Mode, Plan
-from executor_service.verification.guest_process import BoxWorkers, GuestProcess
+from executor_service.verification.guest_process import GuestProcess
 from fairbox.clock import Clock
 
 MODULE_FILE = "solution.py"
@@ -20,45 +21,38 @@ _PARENT = 1
 """The process that is forked, beside those of a call."""
 
 
-def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(frozen=True, slots=True)
 class Grader:
     """Parts of the server that every case needs."""
 
-    workers: BoxWorkers
+    take: Callable[[Plan], AbstractAsyncContextManager[GuestProcess]]
+    """Takes a process for a plan: see `guest_process`."""
     programs: Programs
     """Runs whole programs."""
     clock: Clock
     env: Mapping[str, str]
     profile_for: Callable[[bytes], str]
     """The runtime profile that suits a source."""
-    hold: Hold = _no_workspace
+    hold: Hold
     forks: bool = False
     """True if candidates can be forked at the level of this server."""
     bare: bool = False
     """True if that level has no namespaces."""
 
     @asynccontextmanager
-    async def take_candidate(
-        self, request: VerifyRequest, name: str, *, forks: bool = False
-    ) -> AsyncIterator[GuestProcess]:
+    async def take_candidate(self, request: VerifyRequest, *, forks: bool = False) -> AsyncIterator[GuestProcess]:
         """A worker for the candidate, with its workspace. `forks`: it is to be forked, for calls whose CPU time is
         kept apart."""
         program = request.program
         with self.hold(program.workspace_id, program.tenant, program.limits) as workspace:
-            async with self.workers.take(mounted(self.candidate(request, forks=forks), workspace), name=name) as worker:
+            async with self.take(mounted(self._candidate(request, forks=forks), workspace)) as worker:
                 yield worker
 
-    @asynccontextmanager
-    async def take_checker(self, request: VerifyRequest, name: str) -> AsyncIterator[GuestProcess]:
+    def take_checker(self, request: VerifyRequest) -> AbstractAsyncContextManager[GuestProcess]:
         """A worker for the checker, without a workspace."""
-        async with self.workers.take(self.checker(request), name=name) as worker:
-            yield worker
+        return self.take(self.checker(request))
 
-    def candidate(self, request: VerifyRequest, *, forks: bool = False) -> Plan:
+    def _candidate(self, request: VerifyRequest, *, forks: bool = False) -> Plan:
         program = request.program
         files, limits = (InputFile(MODULE_FILE, program.code), *program.files), program.limits
         if forks:
@@ -83,13 +77,16 @@ class Grader:
         )
 
 
-async def bind(attempt: Execution, *workers: GuestProcess) -> None:
-    """Nothing of the candidate runs before the lease is bound."""
+async def bind(attempt: Execution, *sides: GuestProcess | SandboxRun) -> None:
+    """Nothing of the candidate runs before the lease is bound to all sides: then processes start, and programs may."""
 
     def lost() -> None:
-        for worker in workers:
-            worker.kill(Killed.LAPSED)
+        for side in sides:
+            side.kill(Killed.LAPSED)
 
     await attempt.begin(lost)
-    for worker in workers:
-        await worker.start()
+    for side in sides:
+        if isinstance(side, SandboxRun):
+            side.hold_lease()
+        else:
+            await side.start()

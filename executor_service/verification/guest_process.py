@@ -1,6 +1,6 @@
 """A sandbox that answers frames, as grading needs it.
 
-Invariants: when the block of `BoxWorkers.take` is left, every process of the worker is dead; its channel holds a
+Invariants: when the block of `guest_process` is left, every process of the worker is dead; its channel holds a
 bounded number of unread bytes; a frame beyond the bounds ends it.
 """
 
@@ -27,18 +27,12 @@ _END_WITHIN_S = 10.0
 """Between the order to kill everything in a box and its fulfilment."""
 
 
-class BoxWorkers:
-    """Source of workers."""
-
-    def __init__(self, boxes: SandboxPool) -> None:
-        self._boxes = boxes
-
-    @asynccontextmanager
-    async def take(self, plan: Plan, *, name: str) -> AsyncIterator[GuestProcess]:
-        """A worker for `plan`, which is confined, has its files, and waits for `start`. SandboxFailure when there is
-        none. `name` is for logs."""
-        async with self._boxes.take(plan) as sandbox:
-            yield GuestProcess(sandbox)
+@asynccontextmanager
+async def guest_process(boxes: SandboxPool, plan: Plan) -> AsyncIterator[GuestProcess]:
+    """A process for `plan`, which is confined, has its files, and waits for `start`. SandboxFailure when there is
+    none."""
+    async with boxes.take(plan) as sandbox:
+        yield GuestProcess(sandbox)
 
 
 class GuestProcess:

@@ -1,7 +1,7 @@
 """Cases of one request one after the other, in one turn of the queue and under one lease.
 
-Each case has a `Backend` that runs it. Invariants: each case that is taken is in `ended` or is `unfinished`; once
-`SLICE_S` is over, a series gives its place back with the next end of a case: nobody waits for the whole request.
+Invariants: each case that is taken is in `ended` or is `unfinished`; once `SLICE_S` is over, a series gives its place
+back with the next end of a case: nobody waits for the whole request.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from executor_service.grading.request import CheckedCase
 from executor_service.model import ExecutionResult, RunRequest
-from executor_service.runs.backends import Backend, Execution
+from executor_service.runs.backends import Execution
 from executor_service.runs.leases import LimiterDown
-from executor_service.verification.cases import FunctionBackend
+from executor_service.verification.cases import CaseBackend
 from fairbox.clock import Clock
 
 SLICE_S = 0.5
@@ -31,7 +31,7 @@ class CaseRun:
     """Place in its request."""
     case: CheckedCase
     request: RunRequest
-    work: Backend
+    work: CaseBackend
     result: ExecutionResult | None = None
 
     @property
@@ -43,8 +43,8 @@ class CaseRun:
     @property
     def size(self) -> int:
         """Bytes that it holds until it is judged."""
-        answer = self.work.answer if isinstance(self.work, FunctionBackend) else None
-        return self.execution.size + (len(answer.actual) if answer is not None else 0)
+        answer = self.work.answer
+        return self.execution.size + (len(answer.actual) if answer is not None and answer.is_value else 0)
 
 
 class Series:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import cast
 
 from executor_service.errors import ExecutorError
 from executor_service.grading.apart import MOST_HERE, ComparedAnswer, finding_of
 from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
-from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult, VerifyStyle
+from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
 from executor_service.grading.request import CheckedCase, FunctionCall, JudgeProgram, VerifyRequest
 from executor_service.grading.rules import (
     PASSED,
@@ -31,13 +29,18 @@ from executor_service.grading.rules import (
 )
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.runs.admission import QueueFull
-from executor_service.runs.backends import Backend
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight, SingleFlight
 from executor_service.runs.leases import LeaseQueueFull
 from executor_service.runs.queue import Abandoned, ExecutionQueue
-from executor_service.verification.callers import ForkedCaller
-from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, InteractionBackend
+from executor_service.verification.callers import Caller
+from executor_service.verification.cases import (
+    CaseBackend,
+    CheckBackend,
+    FunctionBackend,
+    InteractionBackend,
+    ProgramBackend,
+)
 from executor_service.verification.grader import Grader
 from executor_service.verification.progress import CaseFollower, CaseLog
 from executor_service.verification.series import CaseRun, Series
@@ -58,7 +61,6 @@ class Verifier:
     def __init__(
         self,
         runs: ExecutionQueue,
-        program: Backend,
         grader: Grader,
         clock: Clock,
         *,
@@ -66,7 +68,6 @@ class Verifier:
         queue_timeout_s: float,
     ) -> None:
         self._runs = runs
-        self._program = program
         self._grader = grader
         self._clock = clock
         self._once = SingleFlight(clock, table, _kept_bytes, Abandoned)
@@ -94,7 +95,7 @@ class Verifier:
         """
         key = request.program.request_id, fingerprint
         log = self._logs.get(key) or CaseLog()
-        run = _Cases(self._runs, self._program, self._grader, self._clock, request, self._queue_timeout_s, log)
+        run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s, log)
 
         async def verify() -> VerifyResult:
             if key[0]:
@@ -125,7 +126,6 @@ class _Cases:
     def __init__(
         self,
         runs: ExecutionQueue,
-        program: Backend,
         grader: Grader,
         clock: Clock,
         request: VerifyRequest,
@@ -133,7 +133,6 @@ class _Cases:
         log: CaseLog,
     ) -> None:
         self._runs = runs
-        self._program = program
         self._grader = grader
         self._clock = clock
         self._request = request
@@ -149,17 +148,13 @@ class _Cases:
         self._not_compiled: ExecutionResult | None = None
 
     async def verify(self) -> VerifyResult:
-        """All of them, as one result."""
-        return aggregate(await self.grade())
-
-    async def grade(self) -> list[CaseResult]:
         """One result per case, in order; for pytest without node id one per test."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._at_once):
                 tasks.create_task(self._some())
         if self._trouble is not None and not self._started:
             raise self._trouble
-        return [result for index in sorted(self._results) for result in self._results[index]]
+        return aggregate([result for index in sorted(self._results) for result in self._results[index]])
 
     async def _some(self) -> None:
         """Takes cases, in series, until none waits."""
@@ -171,17 +166,13 @@ class _Cases:
                 self._settle(index, [said])
             else:
                 caller = self._caller()
-                following, around = partial(self._following, caller), caller or nullcontext()
-                await self._series(Series(self._run_of(index, case, caller), following, self._clock, around))
+                first, following = self._run_of(index, case, caller), partial(self._following, caller)
+                await self._series(Series(first, following, self._clock, caller))
 
-    def _caller(self) -> ForkedCaller | None:
-        """For the calls of one series; None where each is better made in a process of its own. A workspace would go
-        from call to call."""
-        request = self._request
-        several = self._grader.forks and len(request.cases) >= LEAST_CALLS * self._at_once
-        if not several or request.style is not VerifyStyle.FUNCTION or request.program.workspace_id:
-            return None
-        return ForkedCaller(self._grader, request)
+    def _caller(self) -> Caller:
+        """For the calls of one series. A workspace would go from call to call if it were forked."""
+        several = self._grader.forks and len(self._request.cases) >= LEAST_CALLS * self._at_once
+        return Caller(self._grader, self._request, forks=several and not self._request.program.workspace_id)
 
     def _unneeded(self, case: CheckedCase) -> CaseResult | None:
         """The result of a case that is not to be run."""
@@ -210,12 +201,12 @@ class _Cases:
         self._results[index] = results
         self._log.add(results)
 
-    def _run_of(self, index: int, case: CheckedCase, caller: ForkedCaller | None) -> CaseRun:
-        if isinstance(case, StdioCase) and self._request.interactor is None:
-            return CaseRun(index, case, self._run_request(case.stdin), self._program)
-        return CaseRun(index, case, self._run_request(b""), self._work(case, caller))
+    def _run_of(self, index: int, case: CheckedCase, caller: Caller) -> CaseRun:
+        work = self._work(case, caller)
+        stdin = case.stdin if isinstance(case, StdioCase) and isinstance(work, ProgramBackend) else b""
+        return CaseRun(index, case, self._run_request(stdin), work)
 
-    def _following(self, caller: ForkedCaller | None, run: CaseRun) -> CaseRun | None:
+    def _following(self, caller: Caller, run: CaseRun) -> CaseRun | None:
         """The next case to be run in the place of `run`, which has ended: if what it says can wait to be judged."""
         outcome, cause = run.execution.outcome, run.execution.cause
         if not self._waiting or self._trouble is not None or outcome is Outcome.COMPILE_ERROR:
@@ -228,15 +219,9 @@ class _Cases:
 
     def _passes(self, run: CaseRun) -> bool:
         """Says whether that is known already."""
-        if isinstance(run.work, InteractionBackend) and self._request.checker is not None:
+        if self._request.checker is not None:
             return False
-        if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
-            if self._request.checker is not None or judge_program(run.execution) is not PASSED:
-                return False
-            found = self._answer(run.case, run.execution).at_sight()
-        else:
-            answer = run.work.answer if isinstance(run.work, FunctionBackend) else None
-            found = answer.at_sight() if answer is not None else cast("CaseBackend", run.work).finding
+        found = run.work.answer.at_sight() if run.work.answer is not None else run.work.finding
         return found is not None and found.verdict is Verdict.PASSED
 
     def _failed(self) -> bool:
@@ -249,32 +234,18 @@ class _Cases:
 
     async def _results_of(self, run: CaseRun) -> list[CaseResult]:
         """One, or one for each test."""
+        work, checker = run.work, self._request.checker
         try:
-            if isinstance(run.case, StdioCase) and not isinstance(run.work, InteractionBackend):
-                return [_result(run.case.case_id, await self._judged(run.case, run.execution), run.execution)]
-            work = run.work
-            answer = work.answer if isinstance(work, FunctionBackend) else None
-            found = cast("CaseBackend", work).finding
-            finding = await self._compared(answer) if answer else found or unanswered(run.execution)
-            if isinstance(work, InteractionBackend) and finding is PASSED and self._request.checker is not None:
+            finding = await self._compared(work.answer) if work.answer else work.finding or unanswered(run.execution)
+            if finding is PASSED and checker is not None:
                 assert isinstance(run.case, StdioCase)
-                finding = await self._checked(self._request.checker, run.case, work.output)
+                finding = await self._checked(checker, run.case, work.output)
         except ExecutorError as error:  # its checker was not, or what compares it
             self._trouble = error
             return [_error(run.case, error)]
-        of_all = isinstance(run.case, PytestCase) and not run.case.node_id
-        tests = work.tests if isinstance(work, CheckBackend) and of_all else []
-        if not tests:
-            return [_result(run.case.case_id, finding, run.execution)]
-        return _tests(tests, finding, run.execution)
-
-    async def _judged(self, case: StdioCase, execution: ExecutionResult) -> Judgement:
-        request, finding = self._request, judge_program(execution)
-        if finding is not PASSED:
-            return finding
-        if request.checker is None:
-            return await self._compared(self._answer(case, execution))
-        return await self._checked(request.checker, case, execution.stdout.data)
+        if isinstance(run.case, PytestCase) and not run.case.node_id and work.tests:
+            return _tests(work.tests, finding, run.execution)
+        return [_result(run.case.case_id, finding, run.execution)]
 
     async def _checked(self, checker: JudgeProgram, case: StdioCase, output: bytes) -> Judgement:
         """Verdict of the task's checker on an output."""
@@ -282,16 +253,6 @@ class _Cases:
         if said is not None:
             return said
         return judge_control(check, (await self._check(checker, case, case.expected_stdout))[1])
-
-    def _answer(self, case: StdioCase, execution: ExecutionResult) -> ComparedAnswer:
-        request = self._request
-        return ComparedAnswer(
-            case.expected_stdout,
-            execution.stdout.data,
-            request.comparison,
-            request.tolerance,
-            alternatives=case.alternatives,
-        )
 
     async def _compared(self, answer: ComparedAnswer) -> Judgement:
         """A large one in a run of its own, like one of a checker."""
@@ -314,10 +275,12 @@ class _Cases:
     def _run_request(self, stdin: bytes) -> RunRequest:
         return replace(self._request.program, stdin=stdin, request_id="")
 
-    def _work(self, case: CheckedCase, caller: ForkedCaller | None) -> CaseBackend:
+    def _work(self, case: CheckedCase, caller: Caller) -> CaseBackend:
         if isinstance(case, FunctionCall):
             return FunctionBackend(self._grader, self._request, case, caller)
         if isinstance(case, StdioCase):
+            if self._request.interactor is None:
+                return ProgramBackend(self._grader, self._request, case)
             return InteractionBackend(self._grader, self._request, case)
         return CheckBackend(self._grader, self._request, case)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -15,6 +16,7 @@ from executor_service.model import ExecutionResult, Limits
 from executor_service.runs.backends import Execution
 from executor_service.runs.leases import NoLimiter
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.verification.callers import Caller
 from executor_service.verification.cases import CheckBackend, FunctionBackend
 from executor_service.verification.grader import Grader
 from executor_service.wire.validation import LimitPolicy
@@ -33,8 +35,9 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
+        take, programs = cast("Any", self.workers.take), cast("Any", None)
         self.grader = Grader(
-            cast("Any", self.workers), cast("Any", None), MonotonicClock(), {}, lambda _: "python-base"
+            take, programs, MonotonicClock(), {}, lambda _: "python-base", lambda *_: contextlib.nullcontext()
         )
         self.tests: list[tuple[str, Judgement]] = []
 
@@ -42,7 +45,7 @@ class Bench:
         request = validate_verify(message, installed={"python"}, policy=POLICY)
         work: Any
         if message.style == pb.VERIFY_STYLE_FUNCTION:
-            work = FunctionBackend(self.grader, request, request.cases[0])  # type: ignore[arg-type]
+            work = FunctionBackend(self.grader, request, request.cases[0], Caller(self.grader, request))  # type: ignore[arg-type]
         else:
             work = CheckBackend(self.grader, request, request.cases[0])  # type: ignore[arg-type]
         async with NoLimiter().claim(None, run_id="1", tenant="") as claim:

@@ -12,6 +12,7 @@ from executor_service import Cause, Limits, Outcome, StdioCase
 from executor_service.model import ExecutionResult, Output, RunRequest
 from executor_service.runs.backends import Execution
 from executor_service.runs.leases import LimiterDown
+from executor_service.verification.cases import CaseBackend
 from executor_service.verification.series import SLICE_S, CaseRun, Series
 from fairbox.testing import ManualClock
 
@@ -39,8 +40,8 @@ class Token:
 
 
 @dataclass
-class Case:
-    """A `Backend` that takes some time, and does something then."""
+class Case(CaseBackend):
+    """A case that takes some time, and does something then."""
 
     clock: ManualClock
     takes_s: float = 0.01

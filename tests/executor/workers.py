@@ -106,8 +106,8 @@ class Workers:
         self.taken: list[Worker] = []
 
     @contextlib.asynccontextmanager
-    async def take(self, plan: Plan, *, name: str) -> AsyncIterator[Worker]:
-        worker = Worker(plan, self._folder / name)
+    async def take(self, plan: Plan) -> AsyncIterator[Worker]:
+        worker = Worker(plan, self._folder / f"{plan.entry}-{len(self.taken)}")
         self.taken.append(worker)
         try:
             worker.open()
