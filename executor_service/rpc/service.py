@@ -33,8 +33,7 @@ from executor_service.sessions.sessions import Sessions
 from executor_service.sessions.snapshots import Snapshots
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
-from executor_service.verification.progress import CaseFollower
-from executor_service.verification.verify import Verifier
+from executor_service.verification.verify import CaseFollower, Verifier
 from executor_service.wire.programs import to_message
 from executor_service.wire.sessions import validate_branch, validate_list, validate_session, validate_session_id
 from executor_service.wire.validation import LimitPolicy, validate

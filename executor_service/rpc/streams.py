@@ -20,7 +20,7 @@ from executor_service.runs.output import OutputLog, OutputReader
 from executor_service.runs.queue import Follower
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.verification.progress import CaseFollower, CaseLog
+from executor_service.verification.verify import CaseFollower, CaseLog
 
 CHUNK_BYTES = 64 << 10
 """Largest chunk: a few make full use of a connection, and a person sees output without delay."""

@@ -26,6 +26,7 @@ from executor_service.grading.rules import (
     aggregate,
     judge_program,
     unanswered,
+    without_compiler_output,
 )
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.runs.admission import QueueFull
@@ -42,7 +43,6 @@ from executor_service.verification.cases import (
     ProgramBackend,
 )
 from executor_service.verification.grader import Grader
-from executor_service.verification.progress import CaseFollower, CaseLog
 from executor_service.verification.series import CaseRun, Series
 from fairbox.apart import read_apart
 from fairbox.clock import Clock
@@ -53,6 +53,24 @@ LEAST_CALLS = 4
 """Calls of one series from which on a process that is forked for each costs less than a process for each."""
 KEPT_BYTES = 32 << 20
 """Output and values of all cases of a result together; what is beyond is cut."""
+
+
+CaseFollower = Callable[["CaseLog"], None]
+"""Given the log when it joins, and again with each case."""
+
+
+class CaseLog:
+    """Results of one verification's cases, as they become known; whoever joins later finds all from the beginning."""
+
+    def __init__(self) -> None:
+        self.results: list[CaseResult] = []
+        """In the order in which they became known."""
+        self.followers: list[CaseFollower] = []
+
+    def add(self, results: Sequence[CaseResult]) -> None:
+        self.results += map(without_compiler_output, results)
+        for follower in self.followers:
+            follower(self)
 
 
 class Verifier:
