@@ -19,11 +19,11 @@ from executor_service.client.program import Program, limits_with, program_to_pro
 from executor_service.client.sessions import SessionCalls
 from executor_service.client.streams import OutputChunk, stream_execution, stream_verification
 from executor_service.errors import ExecutorError, InvalidRequest
-from executor_service.grading.convert import verify_from_proto, verify_request
+from executor_service.grading.convert import case_to_proto, style_of, verify_from_proto
 from executor_service.grading.model import Case, CaseResult, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.wire.programs import from_message
+from executor_service.wire.programs import from_message, to_message
 from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
@@ -196,19 +196,20 @@ class ExecutorClient(ImageCalls, SessionCalls):
         """
         limits = limits_with(limits, timeout) or Limits()
         try:
-            request = verify_request(
-                code,
-                cases,
+            request = pb.VerifyCodeRequest(
+                code=code,
+                style=pb.VerifyStyle.Value(f"VERIFY_STYLE_{style_of(cases).name}"),
+                cases=[case_to_proto(case) for case in cases],
                 language=language,
                 entry_point=entry_point,
-                files=files,
-                test_files=test_files,
+                files=[to_message(pb.InputFile, file) for file in files],
+                test_files=[to_message(pb.InputFile, file) for file in test_files],
                 setup_code=setup_code,
-                limits=limits,
-                comparison=comparison,
-                tolerance=tolerance,
-                checker=checker,
-                interactor=interactor,
+                limits=to_message(pb.Limits, limits),
+                comparison=pb.Comparison.Value(f"COMPARISON_{comparison or 'UNSPECIFIED'}"),
+                tolerance=to_message(pb.Tolerance, tolerance) if tolerance else None,
+                checker=to_message(pb.Checker, checker) if checker else None,
+                interactor=to_message(pb.Checker, interactor) if interactor else None,
                 stop_on_failure=stop_on_failure,
                 workspace_id=workspace_id,
                 request_id=request_id or uuid.uuid4().hex,

@@ -125,7 +125,7 @@ def validate_checker(
     taken = (*rules.names, *((SOURCE_FILE, _VERDICT) if in_python else ()))
     if not _names_are_free(found, "checker", checker, taken):
         return None
-    code, args, entry = checker.code, [*rules.checker_args], checker.entry_point
+    code, args, entry = checker.code, [*rules.args], checker.entry_point
     files = [*checker.files, *_files_of(rules, (INPUT, OUTPUT, ANSWER))]
     if entry:
         _check_entry(found, checker, convention, in_python=in_python)
@@ -143,7 +143,7 @@ def validate_checker(
         limits=checker.limits,
         tenant=request.tenant,
     )
-    program = _program(found, "checker", execution, installed, policy)
+    program = checked_program(found, "checker.", execution, installed, policy)
     if program is not None:
         _check_room(found, "checker", program, cases, limits.output_bytes)
     return None if program is None or len(found) > before else _judge(program, convention, checker)
@@ -180,13 +180,13 @@ def validate_interactor(
     execution = pb.ExecuteCodeRequest(
         code=code,
         language=interactor.language,
-        args=rules.interactor_args,
+        args=rules.args,
         files=files,
         return_paths=[*rules.returned, *([OUTPUT] if checked else [])],
         limits=interactor.limits,
         tenant=request.tenant,
     )
-    program = _program(found, "interactor", execution, installed, policy)
+    program = checked_program(found, "interactor.", execution, installed, policy)
     if program is not None:
         _check_room(found, "interactor", program, cases, 0)
     return None if program is None or len(found) > before else _judge(program, convention, interactor)
@@ -246,18 +246,18 @@ def _check_source(found: list[FieldError], name: str, code: str) -> None:
         found.append(FieldError(f"{name}.code", f"has more than {MAX_CODE} bytes"))
 
 
-def _program(
+def checked_program(
     found: list[FieldError],
-    name: str,
+    prefix: str,
     execution: pb.ExecuteCodeRequest,
     installed: Collection[str],
     policy: LimitPolicy,
 ) -> RunRequest | None:
-    """The program, checked as any other; None with what is wrong in `found`."""
+    """The program, checked as any other; None with what is wrong in `found`, whose fields begin with `prefix`."""
     try:
         return validate(execution, installed=installed, policy=policy)
     except FieldErrors as errors:
-        found += [FieldError(f"{name}.{error.field}", error.problem) for error in errors.errors]
+        found += [FieldError(f"{prefix}{error.field}", error.problem) for error in errors.errors]
         return None
 
 

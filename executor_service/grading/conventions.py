@@ -31,8 +31,7 @@ _SHOWN = 1000
 class Rules:
     """One convention."""
 
-    checker_args: tuple[str, ...]
-    interactor_args: tuple[str, ...]
+    args: tuple[str, ...]
     names: tuple[str, ...]
     """Files and folders that the program's own may not be called."""
     returned: tuple[str, ...]
@@ -45,8 +44,7 @@ class Rules:
 
 RULES = {
     CheckerConvention.TESTLIB: Rules(
-        checker_args=(INPUT, OUTPUT, ANSWER),
-        interactor_args=(INPUT, OUTPUT, ANSWER),
+        args=(INPUT, OUTPUT, ANSWER),
         names=(INPUT, OUTPUT, ANSWER),
         returned=(),
         right=0,
@@ -55,8 +53,7 @@ RULES = {
         partial=POINTS_CODE,
     ),
     CheckerConvention.KATTIS: Rules(
-        checker_args=(INPUT, ANSWER, f"{FEEDBACK}/"),
-        interactor_args=(INPUT, ANSWER, f"{FEEDBACK}/"),
+        args=(INPUT, ANSWER, f"{FEEDBACK}/"),
         names=(INPUT, ANSWER, FEEDBACK),
         returned=(_SCORE, _MULTIPLIER, MESSAGE),
         right=42,

@@ -8,17 +8,13 @@ from executor_service.grading.model import (
     AssertCase,
     Case,
     CaseResult,
-    Checker,
-    Comparison,
     FunctionCase,
     PytestCase,
     StdioCase,
-    Tolerance,
     VerifyResult,
     VerifyStyle,
 )
 from executor_service.guest.serve.values import NotPlain, encode
-from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import from_message, to_message
 
@@ -38,48 +34,8 @@ def style_of(cases: Sequence[Case]) -> VerifyStyle:
     return styles.pop()
 
 
-def verify_request(
-    code: str,
-    cases: Sequence[Case],
-    *,
-    language: str,
-    entry_point: str,
-    files: Sequence[InputFile],
-    test_files: Sequence[InputFile],
-    setup_code: str,
-    limits: Limits,
-    comparison: Comparison | None,
-    tolerance: Tolerance | None,
-    checker: Checker | None,
-    interactor: Checker | None,
-    stop_on_failure: bool,
-    workspace_id: str,
-    request_id: str,
-    tenant: str,
-) -> pb.VerifyCodeRequest:
-    """ValueError where a value is not plain data or does not fit."""
-    return pb.VerifyCodeRequest(
-        code=code,
-        language=language,
-        style=pb.VerifyStyle.Value(f"VERIFY_STYLE_{style_of(cases).name}"),
-        cases=[case_to_proto(case) for case in cases],
-        entry_point=entry_point,
-        files=[to_message(pb.InputFile, file) for file in files],
-        test_files=[to_message(pb.InputFile, file) for file in test_files],
-        setup_code=setup_code,
-        limits=to_message(pb.Limits, limits),
-        comparison=pb.Comparison.Value(f"COMPARISON_{comparison.name}") if comparison else pb.COMPARISON_UNSPECIFIED,
-        tolerance=to_message(pb.Tolerance, tolerance) if tolerance else None,
-        checker=to_message(pb.Checker, checker) if checker else None,
-        interactor=to_message(pb.Checker, interactor) if interactor else None,
-        stop_on_failure=stop_on_failure,
-        workspace_id=workspace_id,
-        request_id=request_id,
-        tenant=tenant,
-    )
-
-
 def case_to_proto(case: Case) -> pb.VerifyCase:
+    """ValueError where a value is not plain data."""
     match case:
         case StdioCase():
             stdio = pb.StdioCase(stdin=case.stdin, expected_stdout=case.expected_stdout, alternatives=case.alternatives)

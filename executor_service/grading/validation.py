@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
-from executor_service.grading.checker import validate_checker, validate_interactor
+from executor_service.grading.checker import checked_program, validate_checker, validate_interactor
 from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, call_text, check
 from executor_service.guest.serve.values import MAX_BYTES, MAX_NODES
 from executor_service.languages import canonical
-from executor_service.model import InputFile, Limits, RunRequest
+from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.validation import MAX_FILES, LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors, shown
@@ -51,7 +51,16 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
     _few(found, request)
-    program = _program(found, request, installed, policy)
+    execution = pb.ExecuteCodeRequest(
+        code=request.code,
+        language=request.language,
+        files=request.files,
+        limits=request.limits,
+        workspace_id=request.workspace_id,
+        request_id=request.request_id,
+        tenant=request.tenant,
+    )
+    program = checked_program(found, "", execution, installed, policy)
     style = _style(found, request)
     if style is None:
         raise FieldErrors(found)
@@ -94,26 +103,6 @@ def _few(found: list[FieldError], request: pb.VerifyCodeRequest) -> None:
         _most(found, field, len(entries), most, "entries")
     if found:
         raise FieldErrors(found)
-
-
-def _program(
-    found: list[FieldError], request: pb.VerifyCodeRequest, installed: Collection[str], policy: LimitPolicy
-) -> RunRequest | None:
-    """Returns the candidate of the request, checked as any program is; None if `found` says what is wrong."""
-    execution = pb.ExecuteCodeRequest(
-        code=request.code,
-        language=request.language,
-        files=request.files,
-        limits=request.limits,
-        workspace_id=request.workspace_id,
-        request_id=request.request_id,
-        tenant=request.tenant,
-    )
-    try:
-        return validate(execution, installed=installed, policy=policy)
-    except FieldErrors as errors:
-        found += errors.errors
-        return None
 
 
 def _style(found: list[FieldError], request: pb.VerifyCodeRequest) -> VerifyStyle | None:
