@@ -27,7 +27,6 @@ from fairbox.apart import read_apart
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.extras import require
-from fairbox.security.token_file import read_token
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.record import CapturedTrajectory, captured
 from rollout.capture.recorder import Pending, Recorder
@@ -90,8 +89,8 @@ class Entry:
 class CaptureGateway:
     """`async with CaptureGateway(engine, chat) as gateway`. The engine must be entered already, and outlive it.
 
-    sampling: of requests that say nothing about it; token: what clients must send, empty for that of `token_file`.
-    Raises ConfigError, and on entering FairboxError for an address that it can't have.
+    sampling: of requests that say nothing about it. Raises ConfigError, and on entering FairboxError for an address
+    that it can't have.
     """
 
     def __init__(
@@ -102,7 +101,6 @@ class CaptureGateway:
         *,
         sampling: SamplingParams | None = None,
         queue_timeout_s: float = 600.0,
-        token: str = "",
         clock: Clock | None = None,
     ) -> None:
         """ConfigError for settings that contradict each other, and without the extra `gateway`."""
@@ -125,7 +123,7 @@ class CaptureGateway:
         self._format = find_format(settings.tool_format, chat)
         self._queue_timeout_s = queue_timeout_s
         self._entries: dict[str, Entry] = {}
-        self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file, "token_file"))
+        self._server = CaptureServer(self, settings)
         self._sweeper: asyncio.Task[None] | None = None
         self._tls = bool(settings.tls_cert)
         self._figures = CaptureStatistics()

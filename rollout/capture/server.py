@@ -21,7 +21,6 @@ from fairbox.errors import FieldErrors
 from fairbox.net.http_server import HttpServer
 from fairbox.net.serving import check_address
 from fairbox.security.tls import ServerTls
-from fairbox.security.token_file import matches
 from fairbox.telemetry import logs, tracing
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.messages import shorten
@@ -53,11 +52,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CaptureServer:
     """`start()` listens, `stop()` ends everything. `address` says where, also for port 0."""
 
-    def __init__(self, gateway: CaptureGateway, settings: CaptureSettings, *, token: str) -> None:
-        check_address(settings.listen, insecure=settings.insecure or bool(token))
+    def __init__(self, gateway: CaptureGateway, settings: CaptureSettings) -> None:
+        self._keyring = settings.keyring()
+        check_address(settings.listen, insecure=settings.insecure or self._keyring is not None)
         self._gateway = gateway
         self._settings = settings
-        self._token = token
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._errors, self._guard])
         for method, path, handler in (
             ("GET", "/health", self._health),
@@ -198,8 +197,8 @@ class CaptureServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        guarded = self._token and request.path != "/health"
-        if guarded and not matches(self._token, _bearer(request)):
+        guarded = self._keyring is not None and request.path != "/health"
+        if guarded and self._keyring.table().find(_bearer(request)) is None:
             raise ApiError(401, "the bearer token is missing or wrong; clients of OpenAI's send their api_key as it")
         return await handler(request)
 

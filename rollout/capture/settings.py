@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError
+from fairbox.security import Role
+from fairbox.security.tokens import Keyring
 from rollout.tools import FORMATS
 from rollout.tools.formats.choice import AUTO
 
@@ -15,7 +17,7 @@ class CaptureSettings:
     """The gateway's address, and bounds on what it holds and runs."""
 
     listen: str = setting("127.0.0.1:8081", help="Address of the OpenAI-compatible endpoint; port 0 takes a free one.")
-    token_file: str = setting("", help="File with the bearer token that clients send as their api_key; empty: none.")
+    token_file: str = setting("", help="File with tokens, one a line; clients send one as their api_key; empty: none.")
     tls_cert: str = setting("", help="File with the certificate and its chain (PEM): the endpoint speaks HTTPS.")
     tls_key: str = setting("", help="File with its key (PEM).")
     insecure: bool = setting(False, help="Listen on other addresses than loopback without a token.")
@@ -33,6 +35,10 @@ class CaptureSettings:
     request_timeout_s: float = setting(
         1800.0, above=0, help="Longest time of a request, its wait for the engine included; 504."
     )
+
+    def keyring(self) -> Keyring | None:
+        """The tokens of clients; None: they send none. ConfigError for a file that can't be used."""
+        return Keyring({Role.CLIENT: self.token_file}, setting="token_file") if self.token_file else None
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""

@@ -13,7 +13,6 @@ from fairbox.config import load, setting
 from fairbox.extras import require
 from fairbox.loading import Interrupted, load_apart, until_set
 from fairbox.net.serving import check_address, run_service
-from fairbox.security.token_file import read_token
 from fairbox.telemetry.program import TelemetrySettings, open_telemetry
 from rollout.capture.settings import CaptureSettings
 from rollout.config import EngineSettings, TokenChoice
@@ -46,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     config = load(CaptureConfig, prefix="FAIRBOX_CAPTURE", prog="fairbox capture", description=__doc__ or "", argv=argv)
     require("fairbox capture", "gateway", "aiohttp")
     require_engine(config.engine.kind)
-    token = read_token(config.token_file, "token_file")
+    config.keyring()  # a file that can't be used is told before the model is loaded
     model_dir = find_model(config.model)
 
     async def serve(stop: asyncio.Event) -> None:
@@ -66,7 +65,6 @@ def main(argv: Sequence[str]) -> int:
                 config,
                 sampling=config.sampling.params(),
                 queue_timeout_s=config.engine.queue_timeout_s,
-                token=token,
             )
             async with gateway:
                 url = gateway.base_url("ID")

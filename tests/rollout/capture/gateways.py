@@ -34,13 +34,12 @@ async def scripted(
     *,
     delay_s: float = 0.0,
     max_model_tokens: int = 8192,
-    token: str = "",
     **settings: Any,
 ) -> AsyncIterator[tuple[CaptureGateway, ScriptedEngine]]:
     """A gateway on a free port; `settings` are those of the gateway."""
     engine = ScriptedEngine(tokenizer, turns, vocab_size=49152, delay_s=delay_s, max_model_tokens=max_model_tokens)
     values: dict[str, Any] = {"listen": "127.0.0.1:0"} | settings
-    async with engine, CaptureGateway(engine, chat, CaptureSettings(**values), token=token) as gateway:
+    async with engine, CaptureGateway(engine, chat, CaptureSettings(**values)) as gateway:
         yield gateway, engine
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from rollout.tools import FORMATS
 from tests.rollout.capture.gateways import CALL, QUESTION, TOOLS, client, scripted
 
 ROOT = Path(__file__).parents[3]
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
 
 
 async def test_record_is_a_row_of_a_dump_for_each_branch(
@@ -105,33 +114,34 @@ async def test_what_is_no_turn_has_openais_form_of_errors(
         assert gateway.statistics().running == 0
 
 
-async def test_token_guards_everything_but_health(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
-    token = "a-token-of-some-length"
-    async with scripted(tokenizer, chat, ["Hi."], token=token) as (gateway, _), aiohttp.ClientSession() as http:
+async def test_token_guards_everything_but_health(
+    chat: ChatTemplate, tokenizer: HubTokenizer, token_file: Path
+) -> None:
+    scripting = scripted(tokenizer, chat, ["Hi."], token_file=str(token_file))
+    async with scripting as (gateway, _), aiohttp.ClientSession() as http:
         async with client(gateway) as stranger:
             with pytest.raises(AuthenticationError):
                 await stranger.chat.completions.create(model="scripted", messages=QUESTION)
         for path, status in (("/health", 200), ("/v1/models", 401), ("/t/t", 401), ("/statistics", 401)):
             async with http.get(f"http://{gateway.address}{path}") as answered:
                 assert answered.status == status
-        async with client(gateway, api_key=token) as friend:
+        async with client(gateway, api_key=TOKEN) as friend:
             await friend.chat.completions.create(model="scripted", messages=QUESTION)
         with pytest.raises(FieldErrors):
             gateway.set_reward("t", float("nan"))
 
 
 async def test_a_request_that_is_no_http_is_not_repeated_in_the_log(
-    chat: ChatTemplate, tokenizer: HubTokenizer, caplog: pytest.LogCaptureFixture
+    chat: ChatTemplate, tokenizer: HubTokenizer, token_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    token = "a-token-of-some-length"
-    async with scripted(tokenizer, chat, [], token=token) as (gateway, _):
+    async with scripted(tokenizer, chat, [], token_file=str(token_file)) as (gateway, _):
         host, _, port = gateway.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\x01\r\n\r\n".encode())
+        writer.write(f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\x01\r\n\r\n".encode())
         assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
         writer.close()
     assert "sent what is no HTTP" in caplog.text
-    assert token not in caplog.text
+    assert TOKEN not in caplog.text
 
 
 async def test_idle_trajectories_are_given_up(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
@@ -143,12 +153,12 @@ async def test_idle_trajectories_are_given_up(chat: ChatTemplate, tokenizer: Hub
         assert gateway.statistics().expired == 1
 
 
-def test_address_of_others_needs_a_token(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
+def test_address_of_others_needs_a_token(chat: ChatTemplate, tokenizer: HubTokenizer, token_file: Path) -> None:
     engine = ScriptedEngine(tokenizer, [], vocab_size=49152)
     anywhere = CaptureSettings(listen="0.0.0.0:0")
     with pytest.raises(ConfigError, match="not loopback"):
         CaptureGateway(engine, chat, anywhere)
-    CaptureGateway(engine, chat, anywhere, token="a-token-of-some-length")
+    CaptureGateway(engine, chat, replace(anywhere, token_file=str(token_file)))
     with pytest.raises(ConfigError, match="token_file is 'absent'"):
         CaptureGateway(engine, chat, CaptureSettings(listen="0.0.0.0:0", token_file="absent"))
     with pytest.raises(ConfigError, match="max_concurrent is 0"):
@@ -229,10 +239,8 @@ def test_mistakes_in_settings_are_one_sentence(
     assert sentence in printed.err
 
 
-async def test_command_serves_a_model_until_it_is_told_to_end(tiny_dir: Path, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("a-token-of-some-length\n")
-    words = ["listen=127.0.0.1:0", f"token_file={token}", f"model={tiny_dir}", "sampling.temperature=0"]
+async def test_command_serves_a_model_until_it_is_told_to_end(tiny_dir: Path, token_file: Path) -> None:
+    words = ["listen=127.0.0.1:0", f"token_file={token_file}", f"model={tiny_dir}", "sampling.temperature=0"]
     command = [sys.executable, "-m", "rollout.cli", "capture", *words]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid())}, stderr=asyncio.subprocess.PIPE
@@ -243,7 +251,7 @@ async def test_command_serves_a_model_until_it_is_told_to_end(tiny_dir: Path, tm
             lines = [await process.stderr.readline() for _ in range(2)]
             url = lines[1].decode().split(" on ")[1].split(" ")[0].replace("/ID/", "/here/")
             body = {"model": tiny_dir.name, "messages": QUESTION, "max_tokens": 3}
-            headers = {"Authorization": "Bearer a-token-of-some-length"}
+            headers = {"Authorization": f"Bearer {TOKEN}"}
             session = aiohttp.ClientSession(headers=headers)
             async with session as http, http.post(f"{url}/chat/completions", json=body) as answered:
                 said = json.loads(await answered.text())
