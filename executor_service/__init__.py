@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SessionNotFound,
         WorkspaceTooLarge,
     )
-    from executor_service.grading import (
+    from executor_service.grading.model import (
         AssertCase,
         Case,
         CaseResult,
@@ -128,7 +128,7 @@ __getattr__ = lazily(
             "CannotBranch CannotSnapshot ExecutorError ExecutorUnavailable InvalidRequest LeaseRefused NotAllowed "
             "NotFound Overloaded RunLost SessionBusy SessionNotFound WorkspaceTooLarge"
         ),
-        "grading": (
+        "grading.model": (
             "AssertCase Case CaseResult Checker CheckerConvention Comparison FunctionCase PytestCase StdioCase "
             "Tolerance Verdict VerifyResult"
         ),

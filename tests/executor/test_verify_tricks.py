@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Verdict, VerifyResult
-from executor_service.grading import Case
+from executor_service.grading.model import Case
 from tests.executor import tricks
 from tests.executor.servers import Server, processes_with, wait_for
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_service import Cause, Checker, Comparison, StdioCase, VerifyResult
-from executor_service.grading import Case
+from executor_service.grading.model import Case
 from tests.executor import tricks
 
 PROGRAMS = Path(__file__).with_name("programs")
