@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -23,7 +24,7 @@ async def leave(tasks: asyncio.TaskGroup, error: BaseException | None) -> None:
                 _log.error("a task failed as well", exc_info=other)
 
 
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work` to its end, whatever happens to the caller; a cancellation is raised again afterwards."""
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -34,6 +35,7 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
             cancelled = True
         except BaseException:  # noqa: S110 - raised below, by the task itself
             pass
-    task.result()
+    result = task.result()
     if cancelled:
         raise asyncio.CancelledError
+    return result

@@ -141,15 +141,10 @@ async def _alone(store: ImageStore, name: str) -> AsyncIterator[None]:
 async def _fetch(store: ImageStore, name: str) -> StoredImage:
     from executor_service.images.archive import open_archive  # here: a server without images does without it
 
-    added: list[StoredImage] = []
     async with _in_thread(store.new_folder()) as folder:
         layout = await fetch(REGISTRY + name, folder)
-
-        async def add() -> None:
-            added.append((await asyncio.to_thread(lambda: store.add(open_archive(layout), name=name)))[0])
-
-        await to_the_end(add())
-    return added[0]
+        image, _ = await to_the_end(asyncio.to_thread(lambda: store.add(open_archive(layout), name=name)))
+        return image
 
 
 @asynccontextmanager

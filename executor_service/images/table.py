@@ -29,18 +29,14 @@ _TICK_S = 5.0
 """Between two looks at what is not needed any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class HeldImage:
     """An image that stays where it is."""
 
     image: StoredImage
     mount: ImageMount
-
-
-@dataclass(eq=False, slots=True)
-class _Held:
-    held: HeldImage
     stack: ExitStack
+    """Lets it go when it is closed."""
     users: int = 0
 
 
@@ -59,7 +55,7 @@ class Images:
     """Bound of all snapshots together."""
     snapshots: int = 0
     """Snapshots taken so far."""
-    _held: dict[str, _Held] = field(default_factory=dict)
+    _held: dict[str, HeldImage] = field(default_factory=dict)
     _names: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
     """Name and tenant -> id, and until when."""
     _sweeper: asyncio.Task[None] | None = None
@@ -85,7 +81,7 @@ class Images:
         held = await self._lookup(name, tenant)
         held.users += 1
         try:
-            yield held.held
+            yield held
         finally:
             held.users -= 1
 
@@ -94,19 +90,16 @@ class Images:
         `take_snapshot` raise. Once it has begun, it ends before this is cancelled."""
         from executor_service.images.snapshot import take_snapshot  # here: a server without images does without it
 
-        taken: list[StoredImage] = []
-
-        async def take() -> None:
+        async def take() -> StoredImage:
             async with self.hold(image_id, tenant) as held:
                 assert self.store is not None
-                image = await asyncio.to_thread(
+                return await asyncio.to_thread(
                     take_snapshot, self.store, held.image, layer, tenant=tenant, most_bytes=self.most_snapshot_bytes
                 )
-            taken.append(image)
 
-        await to_the_end(take())
+        image = await to_the_end(take())
         self.snapshots += 1
-        return taken[0]
+        return image
 
     def usable(self, field: str) -> ImageStore:
         """The store. Raises FieldErrors about the field that needs it, where images can't be used."""
@@ -124,7 +117,7 @@ class Images:
         in_use = sum(held.users > 0 for held in self._held.values())
         return pb.ImageStatus(held=len(self._held), in_use=in_use, ready=ready, snapshots=self.snapshots)
 
-    async def _lookup(self, name: str, tenant: str) -> _Held:
+    async def _lookup(self, name: str, tenant: str) -> HeldImage:
         store = self.usable("image")
         image_id, until = self._names.get((name, tenant), ("", 0.0))
         if self.clock.now() < until and (there := self._held.get(image_id)) is not None:
@@ -137,7 +130,7 @@ class Images:
         if there is not None:  # by another run, or by another name
             stack.close()
             return there
-        self._held[image.image_id] = held = _Held(HeldImage(image, mount), stack)
+        self._held[image.image_id] = held = HeldImage(image, mount, stack)
         return held
 
     async def _sweep(self) -> None:
