@@ -15,23 +15,12 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from executor_service.languages import LANGUAGES, LanguageSpec
 from executor_service.machine.facts import LevelCapabilities
-from executor_service.model import Limits
+from executor_service.machine.levels import PROBE_LIMITS
 from executor_service.programs.plans import Planner
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.v1 import executor_pb2 as pb
 
-_LIMITS = Limits(
-    wall_time_s=20.0,
-    cpu_time_s=20.0,
-    memory_bytes=512 << 20,
-    processes=256,
-    open_files=256,
-    output_bytes=64 << 10,
-    file_bytes=1 << 20,
-    disk_bytes=1 << 20,
-    return_bytes=0,
-)
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 300.0
 """Between two attempts, doubled up to this: one costs as much as the slowest toolchain takes to say its version."""
 _log = logging.getLogger(__name__)
@@ -145,7 +134,7 @@ async def probed(
 
 async def _language(planner: Planner, boxes: SandboxPool, spec: LanguageSpec) -> tuple[bool, str]:
     """Says whether it works, and its version, or why not."""
-    plan = planner.probe(spec, _LIMITS)
+    plan = planner.probe(spec, PROBE_LIMITS)
     try:
         async with boxes.take(plan) as sandbox:
             report = await sandbox.run()

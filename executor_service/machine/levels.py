@@ -43,17 +43,18 @@ _BOXES_EACH = 2
 """For each program: a case of a verification runs candidate and checker apart."""
 _SPARE_BOXES = 4 + AT_ONCE
 """Beyond those: some are being cleared or made while others run, and bundles are read in some."""
-_LIMITS = Limits(
+PROBE_LIMITS = Limits(
     wall_time_s=20.0,
     cpu_time_s=20.0,
-    memory_bytes=256 << 20,
-    processes=16,
-    open_files=64,
+    memory_bytes=512 << 20,
+    processes=256,
+    open_files=256,
     output_bytes=64 << 10,
     file_bytes=1 << 20,
     disk_bytes=1 << 20,
     return_bytes=0,
 )
+"""Limits of a program that shows whether a level, or a language, works."""
 _ATTEMPTS = b"""
 import os, signal, socket, sys
 folder, server, port, name = sys.argv[1:]
@@ -136,7 +137,7 @@ async def _attempt(host: Host, clock: Clock) -> str:
         clock,
         profiles=[Profile(PYTHON_BASE)],
         env=minimal_environment(host),
-        limits=_LIMITS,
+        limits=PROBE_LIMITS,
         spare=0,
         most=1,
     )
@@ -144,7 +145,7 @@ async def _attempt(host: Host, clock: Clock) -> str:
         plan = Plan(
             ("main.py", *arguments),
             minimal_environment(host),
-            _LIMITS,
+            PROBE_LIMITS,
             PYTHON_BASE,
             mode=Mode.MAIN,
             files=(InputFile("main.py", _ATTEMPTS),),
