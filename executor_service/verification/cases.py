@@ -81,6 +81,16 @@ class CaseBackend:
         outcome, cause, message = judge(report, self.request.program.limits)
         return _with_report(attempt.result(outcome, cause, message), report, setup_s)
 
+    def _failed(self, attempt: Execution, head: Head, report: Report, setup_s: float) -> ExecutionResult:
+        """For a candidate that raised an exception, as `head` says, or did not answer: sets the finding too."""
+        if head.get("type") in ("answer", "raised"):
+            said = f"The candidate raised {str(head.get('error'))[:1000]}"
+            self.finding = Judgement(Verdict.FAILED, Cause.POLICY, said)
+            return self._answered(attempt, report, setup_s, code=1)
+        result = self._unanswered(attempt, report, setup_s)
+        self.finding = unanswered(result)
+        return result
+
 
 def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> ExecutionResult:
     return replace(
@@ -139,12 +149,7 @@ class FunctionBackend(CaseBackend):
                 tuples_are_lists=case.tuples_are_lists,
             )
             return self._answered(attempt, report, setup_s)
-        if head.get("type") in ("answer", "raised"):
-            self.finding = _raised(head)
-            return self._answered(attempt, report, setup_s, code=1)
-        result = self._unanswered(attempt, report, setup_s)
-        self.finding = unanswered(result)
-        return result
+        return self._failed(attempt, head, report, setup_s)
 
 
 class CheckBackend(CaseBackend):
@@ -170,7 +175,7 @@ class CheckBackend(CaseBackend):
         speaker = Participant(candidate, clock, limit_s)
         head = await load(speaker, tests=True)
         if head.get("type") != "loaded":
-            return await self._not_loaded(attempt, candidate, head, setup_s)
+            return self._failed(attempt, head, await candidate.end(), setup_s)
         dialogue = Exchange(speaker, Participant(checker, clock, limit_s + CHECKER_EXTRA_S))
         try:
             verdict: Test | None = await dialogue.check(self._question())
@@ -184,17 +189,6 @@ class CheckBackend(CaseBackend):
             result = self._unanswered(attempt, report, setup_s)
         result = replace(result, wall_time_s=speaker.used_s)
         self._find(dialogue, verdict, result, checked)
-        return result
-
-    async def _not_loaded(
-        self, attempt: Execution, candidate: GuestProcess, head: Head, setup_s: float
-    ) -> ExecutionResult:
-        report = await candidate.end()
-        if head.get("type") == "raised":
-            self.finding = _raised(head)
-            return self._answered(attempt, report, setup_s, code=1)
-        result = self._unanswered(attempt, report, setup_s)
-        self.finding = unanswered(result)
         return result
 
     def _question(self) -> bytes:
@@ -233,10 +227,6 @@ class CheckBackend(CaseBackend):
         must_ask = isinstance(self._case, AssertCase)
         said = verdict.message
         self.finding = judge_check(verdict.status, said, asked=dialogue.asked, gone=gone, must_ask=must_ask)
-
-
-def _raised(head: Head) -> Judgement:
-    return Judgement(Verdict.FAILED, Cause.POLICY, f"The candidate raised {str(head.get('error'))[:1000]}")
 
 
 class InteractionBackend(CaseBackend):

@@ -28,16 +28,22 @@ _MAX_PENDING = 16_384
 """Calls that have come and wait for the event loop to take them; gRPC answers more with CANCELLED. Its own bound of
 1,000 does so to a burst of honest calls; this one takes 250 MB and a few seconds to work off when it is full."""
 Options = Sequence[tuple[str, int]]
+_BOTH = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+"""Options of channels and servers."""
 
 
 def client_options() -> list[tuple[str, int]]:
     """Options of a client's channel: quick reconnection, keepalive that notices a hung peer within 14 s."""
     return [
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 4_000),
-        ("grpc.http2.ping_timeout_ms", 4_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
+        *_BOTH,
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", 5_000),  # how long an attempt may take; gRPC waits by the other two
         ("grpc.max_reconnect_backoff_ms", 500),
@@ -47,23 +53,15 @@ def client_options() -> list[tuple[str, int]]:
         # or was idle: without, one in a thousand of those ends as UNAVAILABLE. No retry policy is set, so that nothing
         # else is ever sent twice.
         ("grpc.enable_retries", 1),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ]
 
 
 def server_options(max_connections: int = 4096) -> list[tuple[str, int]]:
     """Options of a server. `so_reuseport` is off: a second server on the same port must fail, not share it."""
     return [
+        *_BOTH,
         ("grpc.so_reuseport", 0),
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 4_000),
-        ("grpc.http2.ping_timeout_ms", 4_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_WITHIN_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
