@@ -85,9 +85,9 @@ class Test:
 
 @dataclass
 class Exchange:
-    """A candidate and a checker. `candidate` is None where the checker needs none."""
+    """A candidate and a checker."""
 
-    candidate: Participant | None
+    candidate: Participant
     checker: Participant
     asked: int = 0
     """Number of times that the checker has asked the candidate."""
@@ -114,8 +114,6 @@ class Exchange:
     async def _ask(self, head: Head, blob: bytes) -> Frame:
         """The candidate's answer to what the checker said."""
         self.asked += 1
-        if self.candidate is None:
-            return {"type": "gone", "reason": "there is no candidate"}, b""
         if not self.gone:
             try:
                 said, answer = await self.candidate.say(_passed_on(head), blob)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import ipaddress
 import logging
 import os
 import signal
@@ -28,6 +27,7 @@ from grpc_reflection.v1alpha import reflection
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
 from fairbox.net.channels import server_options
 from fairbox.net.reading import bounded
+from fairbox.security.client import is_loopback
 from fairbox.security.server import PortGuard
 from fairbox.telemetry import logs
 from fairbox.telemetry.rpc_traces import server_interceptors
@@ -122,7 +122,7 @@ class GrpcServer:
         await server.start()
         self._server = server
         self.address = reachable(self._listen, port)
-        if not _is_loopback(self._listen.rpartition(":")[0].strip("[]")):
+        if not is_loopback(self._listen.rpartition(":")[0].strip("[]")):
             self._warn()
         return self
 
@@ -194,7 +194,7 @@ def check_address(listen: str, *, insecure: bool, setting: str = "listen") -> No
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{setting} is {listen!r}, must be HOST:PORT with a port from 0 to 65535")
-    if not insecure and not _is_loopback(host.strip("[]")):
+    if not insecure and not is_loopback(host.strip("[]")):
         raise ConfigError(
             f"{setting} is {listen!r}, which is not loopback, and nothing would protect it: guard the service by "
             "tokens or by tls_client_ca, or set insecure=true where the network keeps strangers out"
@@ -243,15 +243,6 @@ def reachable(listen: str, port: int | str) -> str:
     """`listen` with a port, in a form that a client of this machine can use."""
     host = listen.rpartition(":")[0]
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) -> int:

@@ -107,7 +107,11 @@ def is_local(target: str) -> bool:
     """Says whether data sent there stays on this machine."""
     if target.startswith("unix:"):
         return True
-    host = _SCHEME.sub("", target).rpartition(":")[0].strip("[]")
+    return is_loopback(_SCHEME.sub("", target).rpartition(":")[0].strip("[]"))
+
+
+def is_loopback(host: str) -> bool:
+    """Says whether only this machine reaches what listens there."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
