@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc.aio
 
-from fairbox.errors import FieldError, FieldErrors
+from fairbox.errors import FieldError, FieldErrors, shown
 from fairbox.net.grpc_errors import abort_fields
 
 IDENTIFIER = re.compile(r"[!-~]{1,128}")
@@ -28,7 +28,7 @@ class Fields:
     def identifier(self, field: str, value: str, *, longest: int = 128) -> str:
         """A name of visible ASCII, from 1 to `longest` characters."""
         if len(value) > longest or not IDENTIFIER.fullmatch(value):
-            self.refuse(field, f"is {_short(value)}, must be 1 to {longest} characters of visible ASCII")
+            self.refuse(field, f"is {shown(value)}, must be 1 to {longest} characters of visible ASCII")
         return value
 
     def secret(self, field: str, value: str) -> None:
@@ -64,7 +64,3 @@ class Fields:
         """Ends the call with everything that was refused."""
         if self._errors:
             await abort_fields(context, FieldErrors(self._errors))
-
-
-def _short(value: str) -> str:
-    return repr(value) if len(value) <= 40 else f"{value[:40]!r}... ({len(value)} characters)"
