@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fairbox.errors import FairboxError
@@ -129,9 +128,7 @@ class DumpWriter:
             raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

@@ -17,7 +17,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import grpc
 import grpc.aio
@@ -113,9 +112,7 @@ class LocalStack:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self.stop())
 
     def pid(self, name: str) -> int:

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from executor_service.client.client import ExecutorClient
@@ -123,9 +122,7 @@ class Executor:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             # Without the error: an interruption that is raised in the thread of the loop would end that.
             _shared.do(self._client.__aexit__(None, None, None))

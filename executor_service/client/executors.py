@@ -17,7 +17,6 @@ import random
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
@@ -161,9 +160,7 @@ class Fleet:
             await self.ask()
             self._task = asyncio.create_task(self._follow(), name=f"executors on {self._target}")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         task, self._task = self._task, None
         if task is not None:

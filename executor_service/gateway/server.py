@@ -10,7 +10,6 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 
 from aiohttp import web
 
@@ -73,9 +72,7 @@ class Gateway:
         await self._server.start(self._tls)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._server.stop()
 
     @property

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from executor_service.cleanup import to_the_end
@@ -64,9 +63,7 @@ class Images:
         self._sweeper = asyncio.create_task(self._sweep(), name="images")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._sweeper is not None
         self._sweeper.cancel()
         await asyncio.wait([self._sweeper])

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
@@ -133,9 +132,7 @@ class SandboxRun:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self._close()
         except asyncio.CancelledError:

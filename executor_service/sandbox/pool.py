@@ -93,9 +93,7 @@ class SandboxPool:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closing = True
         await to_the_end(self._close())
         for task in self._keepers:

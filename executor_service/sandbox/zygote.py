@@ -17,7 +17,6 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
@@ -106,9 +105,7 @@ class Zygote:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await to_the_end(self._close())
 
     async def open_box(self, spec: Mapping[str, Any], leases: int) -> socket.socket:

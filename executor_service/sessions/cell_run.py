@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
@@ -86,9 +85,7 @@ class CellRun:
             self._tree.begin(self._member, self._limits)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._output_taken:
             self._rest()  # the usual end
         else:

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
@@ -72,9 +71,7 @@ class InterpreterTree:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await to_the_end(self._close())
 
     async def returned(self) -> tuple[OutputFile, ...]:

@@ -142,9 +142,7 @@ class GrpcServer:
         if server is not None:
             await server.stop(grace)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self.stop(0))
 
 

@@ -18,7 +18,6 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -185,9 +184,7 @@ class SecuredChannel(grpc.aio.Channel):
     async def __aenter__(self) -> SecuredChannel:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self, grace: float | None = None) -> None:

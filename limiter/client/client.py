@@ -60,9 +60,7 @@ class LimiterClient:
         self._runner.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._runner.close()
 
     def lease(

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.security import ClientSecurity
@@ -81,9 +80,7 @@ class ExecutorSession:
         self._watcher = asyncio.create_task(self._watch())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()

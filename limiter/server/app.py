@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import grpc.aio
@@ -183,9 +182,7 @@ class LimiterServer:
         yield from limiter_metrics(self._term)
         yield from security_metrics("fairbox_limiter", self._security.facts())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self.stop())
 
 

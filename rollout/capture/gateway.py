@@ -19,7 +19,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Self
 
 from executor_service import Cause
@@ -143,9 +142,7 @@ class CaptureGateway:
         self._sweeper = asyncio.create_task(self._sweep(), name="capture-sweeper")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())
 
     def trajectory(self, trajectory_id: str) -> CapturedTrajectory:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from fairbox.errors import FairboxError
@@ -88,9 +87,7 @@ class JournalFile:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await asyncio.shield(self._run(self._end))
         finally:

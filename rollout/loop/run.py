@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
@@ -144,9 +143,7 @@ class TrajectoryRun:
         self._trace.begin(uid=self._task.uid, index=self._index, attempt=self._attempt, parent_id=self._state.parent_id)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._journal.ended is None:  # else nothing was begun
             with self._trace.part("rollout.release"):
                 await to_its_end(self._release())

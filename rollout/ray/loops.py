@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
@@ -191,9 +190,7 @@ class RayLoops:
         self._watching = [asyncio.create_task(self._watch(worker)) for worker in self._workers]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._watching:
             task.cancel()
         ends = (_end(worker.actor) for worker in self._workers)

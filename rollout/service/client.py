@@ -144,9 +144,7 @@ class RolloutClient:
         self._channel = open_channel(self._target, security=self._security)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fairbox.errors import FieldErrors
@@ -43,9 +42,7 @@ class EngineControl:
         self._keeper = asyncio.create_task(self._keep(), name="pauses")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._keeper is not None
         self._keeper.cancel()
         await asyncio.wait([self._keeper])

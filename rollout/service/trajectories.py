@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
@@ -93,9 +92,7 @@ class Trajectories:
         self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.failed.set()  # nothing is begun any more
         for task in self._playing.values():
             task.cancel()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fairbox.clock import MonotonicClock
@@ -98,9 +97,7 @@ class TransformersEngine:
         self._worker.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         worker, self._worker, self._decoder = self._worker, None, None
         if worker is not None:
             self._gate.open()  # who waits is told that it is closed

@@ -19,7 +19,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self
 
 from fairbox.clock import MonotonicClock
@@ -202,9 +201,7 @@ class ReplicatedEngine:
         self._prober = asyncio.create_task(self._probe_all(), name="replica-prober")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:

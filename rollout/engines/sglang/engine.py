@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from fairbox.clock import MonotonicClock
@@ -107,9 +106,7 @@ class SglangEngine:
         self._closing = self._paused = False
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.shield(self._close())
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from fairbox.clock import Clock, MonotonicClock
@@ -81,9 +80,7 @@ class ExecutorTool(Tool):
         client = CodeClient(await services.open_executor(), self._settings, limiter=limiter, clock=self._clock)
         return CodeRunner(client) if self._settings.mode == "program" else SessionRunner(client)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         runner, self._opened = self._opened, None
         try:
             if runner is not None:

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import io
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -86,9 +85,7 @@ class SandboxFusionClient(SlotPool):
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         session, self._session = self._session, None
         if session is not None:
             await asyncio.shield(session.close())

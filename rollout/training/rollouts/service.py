@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from prometheus_client.metrics_core import Metric
@@ -155,9 +154,7 @@ class ServiceLoop:
         self._tasks = [self._group.create_task(work()) for work in (self._read, self._look)]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await self._group.__aexit__(None, None, None)
