@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor_service.config import ExecutorConfig
 from executor_service.grading.comparison import same_value
 from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.rules import judge_value
@@ -22,7 +23,6 @@ from executor_service.guest.serve import values
 from executor_service.guest.serve.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
-from tests.executor.grading import POLICY
 
 hashable = st.recursive(
     st.none()
@@ -221,13 +221,13 @@ def test_every_text_of_a_call_that_is_no_value_is_named() -> None:
         code="x", style=pb.VERIFY_STYLE_FUNCTION, entry_point="f", cases=[pb.VerifyCase(function=call)]
     )
     with pytest.raises(FieldErrors) as caught:
-        validate_verify(request, installed={"python"}, policy=POLICY)
+        validate_verify(request, installed={"python"}, policy=ExecutorConfig().policy())
     named = {error.field.removeprefix("cases[0].function.") for error in caught.value.errors}
     assert named == {"arguments[1]", "keywords['x']", "expected"}
     call.arguments[:] = [f'"{"x" * (9 << 20)}"'] * 2
     request.cases[0].function.CopyFrom(call)
     with pytest.raises(FieldErrors, match="must have at most 16777216"):
-        validate_verify(request, installed={"python"}, policy=POLICY)
+        validate_verify(request, installed={"python"}, policy=ExecutorConfig().policy())
 
 
 def test_an_int_that_python_refuses_to_print_is_judged_and_not_returned() -> None:

@@ -1,16 +1,28 @@
-"""Single cases of each style in real interpreters: what a test may do with a candidate, and what a verdict says."""
+"""Cases of each style on a real server: what a test may do with a candidate, and what a verdict says."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from executor_service.grading.model import Verdict
-from executor_service.model import Cause, Outcome
-from executor_service.v1 import executor_pb2 as pb
-from tests.executor.grading import Bench, assertion, function, pytests
+from executor_service import (
+    AssertCase,
+    CaseResult,
+    Cause,
+    ExecutorClient,
+    FunctionCase,
+    InputFile,
+    Limits,
+    Outcome,
+    PytestCase,
+    Verdict,
+)
+from executor_service.grading import Case
+from tests.executor.servers import Server, running
 
 ADD = "def add(a, b):\n    return a + b\n"
 PASSED = (Verdict.PASSED, Cause.POLICY)
@@ -19,9 +31,27 @@ FAILED = (Verdict.FAILED, Cause.POLICY)
 BROKEN = (Verdict.BROKEN_CASE, Cause.TASK)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server whose programs find numpy and pytest."""
+    with running("max_concurrent=4", f"python={sys.executable}") as started:
+        yield started
+
+
+async def judged(executor: ExecutorClient, code: str, case: Case, **more: object) -> CaseResult:
+    [found] = (await executor.verify(code, [case], **more)).cases  # type: ignore[arg-type]
+    assert found.execution is not None, found
+    return found
+
+
+async def asserted(executor: ExecutorClient, code: str, sources: Iterable[str]) -> dict[str, tuple[Verdict, Cause]]:
+    """Verdict on each assertion, of one request."""
+    found = (await executor.verify(code, list(map(AssertCase, sources)))).cases
+    return {source: (case.verdict, case.cause) for source, case in zip(sources, found, strict=True)}
+
+
+def tests_of(test: str) -> list[InputFile]:
+    return [InputFile("test_it.py", test.encode())]
 
 
 @pytest.mark.parametrize(
@@ -44,24 +74,28 @@ def bench(tmp_path: Path) -> Bench:
     ],
 )
 async def test_function(
-    bench: Bench, code: str, entry: str, arguments: str, expected: str, verdict: tuple[Verdict, Cause]
+    executor: ExecutorClient, code: str, entry: str, arguments: str, expected: str, verdict: tuple[Verdict, Cause]
 ) -> None:
-    finding, _ = await bench.grade(function(code, entry, arguments, expected))
-    assert (finding.verdict, finding.cause) == verdict, finding
+    """Written down in JSON, in which a list may be a tuple."""
+    case = FunctionCase(tuple(json.loads(arguments)), json.loads(expected), tuples_are_lists=True)
+    found = await judged(executor, code, case, entry_point=entry)
+    assert (found.verdict, found.cause) == verdict, found
 
 
-async def test_the_value_and_the_output_of_a_function_are_returned(bench: Bench) -> None:
-    finding, execution = await bench.grade(function("def f():\n    print('hi')\n    return [1]\n", "f", "[]", "2"))
-    assert finding.actual == b'["l", [1]]'
-    assert execution.stdout.data == b"hi\n"
-    assert execution.outcome is Outcome.FINISHED
+async def test_the_value_and_the_output_of_a_function_are_returned(executor: ExecutorClient) -> None:
+    code = "def f():\n    print('hi')\n    return [1]\n"
+    found = await judged(executor, code, FunctionCase((), 2), entry_point="f")
+    assert found.actual == b'["l", [1]]'
+    assert found.execution is not None
+    assert (found.execution.stdout.data, found.execution.outcome) == (b"hi\n", Outcome.FINISHED)
 
 
-async def test_what_a_function_raises_is_on_stderr_with_its_lines(bench: Bench) -> None:
-    finding, execution = await bench.grade(function("def f():\n    raise ValueError('no')\n", "f", "[]", "2"))
-    assert finding.message == "The candidate raised ValueError: no"
-    assert "raise ValueError('no')" in execution.stderr.text
-    assert (execution.outcome, execution.exit_code) == (Outcome.NONZERO_EXIT, 1)
+async def test_what_a_function_raises_is_on_stderr_with_its_lines(executor: ExecutorClient) -> None:
+    found = await judged(executor, "def f():\n    raise ValueError('no')\n", FunctionCase((), 2), entry_point="f")
+    assert found.message == "The candidate raised ValueError: no"
+    assert found.execution is not None
+    assert "raise ValueError('no')" in found.execution.stderr.text
+    assert (found.execution.outcome, found.execution.exit_code) == (Outcome.NONZERO_EXIT, 1)
 
 
 CLASSES = """
@@ -113,38 +147,37 @@ LIMIT = 7
 """
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "s = Stack([1])\ns.push(2).push(3)\nassert len(s) == 3 and s[0] == 1 and s.items == [1, 2, 3]",
-        "s = Stack()\nassert not s\ns.push(1)\nassert s",
-        "s = Stack()\ns.next = Stack([5])\nassert s.next.items == [5] and s.next.next is None",
-        "assert isinstance(Stack(), Stack) and not isinstance(3, Stack)",
-        "s = Stack()\nassert s is s and s == s and Stack() != Stack() and s in [s]",
-        "assert [x + 1 for x in Stack([1, 2])] == [2, 3] and 2 in Stack([1, 2]) and 3 not in Stack([1])",
-        "with Stack([1]) as s:\n    assert len(s) == 1\nassert len(s) == 0",
-        "assert repr(Stack([1])) == 'Stack([1])' and f'{Stack()}' == 'Stack([])'",
-        "try:\n    pop(Stack())\n    assert False\nexcept Empty as error:\n    assert error.args == ('nothing', 3)",
-        "try:\n    pop(Stack())\n    assert False\nexcept ValueError as error:\n    assert type(error) is Empty",
-        "assert pop(Stack([4])) == 4",
-        "assert apply(lambda x: x * 3, 2) == 18 and apply(str, 1) == '1'",
-        "calls = []\napply(calls.append, 2)\nassert calls == [2, None]",
-        "a, t = [3, 1, 2], {}\nsort(a, t)\nassert a == [1, 2, 3] and t == {'done': True}",
-        "it = count(3)\nassert next(it) == 0 and list(it) == [1, 2]",
-        "import asyncio\nassert asyncio.run(later(1)) == 2",
-        "assert kind(3) == (True, int)",
-        "assert LIMIT == 7",
-        "from solution import Stack as S, LIMIT\nimport solution\nassert solution.LIMIT == LIMIT and S is Stack",
-        "from solution import *\nassert len(Stack()) == 0",
-        "f = Stack([1]).push\nf(2)\nassert f.__name__ == 'push'",
-        "def check(candidate):\n    assert candidate(Stack([1])) == 1\ncheck(pop)",
-        "try:\n    apply(1, 2)\n    assert False\nexcept TypeError as error:\n    assert 'callable' in str(error)",
-        "assert apply(lambda x: pop(Stack([x + 1])), 1) == 3",
-    ],
-)
-async def test_an_assertion_may_do_this_with_a_candidate(bench: Bench, source: str) -> None:
-    finding, _ = await bench.grade(assertion(CLASSES, source))
-    assert finding.verdict is Verdict.PASSED, finding
+USES = [
+    "s = Stack([1])\ns.push(2).push(3)\nassert len(s) == 3 and s[0] == 1 and s.items == [1, 2, 3]",
+    "s = Stack()\nassert not s\ns.push(1)\nassert s",
+    "s = Stack()\ns.next = Stack([5])\nassert s.next.items == [5] and s.next.next is None",
+    "assert isinstance(Stack(), Stack) and not isinstance(3, Stack)",
+    "s = Stack()\nassert s is s and s == s and Stack() != Stack() and s in [s]",
+    "assert [x + 1 for x in Stack([1, 2])] == [2, 3] and 2 in Stack([1, 2]) and 3 not in Stack([1])",
+    "with Stack([1]) as s:\n    assert len(s) == 1\nassert len(s) == 0",
+    "assert repr(Stack([1])) == 'Stack([1])' and f'{Stack()}' == 'Stack([])'",
+    "try:\n    pop(Stack())\n    assert False\nexcept Empty as error:\n    assert error.args == ('nothing', 3)",
+    "try:\n    pop(Stack())\n    assert False\nexcept ValueError as error:\n    assert type(error) is Empty",
+    "assert pop(Stack([4])) == 4",
+    "assert apply(lambda x: x * 3, 2) == 18 and apply(str, 1) == '1'",
+    "calls = []\napply(calls.append, 2)\nassert calls == [2, None]",
+    "a, t = [3, 1, 2], {}\nsort(a, t)\nassert a == [1, 2, 3] and t == {'done': True}",
+    "it = count(3)\nassert next(it) == 0 and list(it) == [1, 2]",
+    "import asyncio\nassert asyncio.run(later(1)) == 2",
+    "assert kind(3) == (True, int)",
+    "assert LIMIT == 7",
+    "from solution import Stack as S, LIMIT\nimport solution\nassert solution.LIMIT == LIMIT and S is Stack",
+    "from solution import *\nassert len(Stack()) == 0",
+    "f = Stack([1]).push\nf(2)\nassert f.__name__ == 'push'",
+    "def check(candidate):\n    assert candidate(Stack([1])) == 1\ncheck(pop)",
+    "try:\n    apply(1, 2)\n    assert False\nexcept TypeError as error:\n    assert 'callable' in str(error)",
+    "assert apply(lambda x: pop(Stack([x + 1])), 1) == 3",
+]
+
+
+async def test_an_assertion_may_do_this_with_a_candidate(executor: ExecutorClient) -> None:
+    expected = dict.fromkeys(USES, PASSED)
+    assert await asserted(executor, CLASSES, expected) == expected
 
 
 ROOTS = """
@@ -165,25 +198,21 @@ forge()
 """
 
 
-@pytest.mark.parametrize(
-    ("source", "verdict"),
-    [
-        ("assert root(-4) == 2j", PASSED),
-        ("assert math.isclose(abs(root(-4)), 2.0)", PASSED),
-        ("assert math.isclose(abs(root(-4)), 3.0)", WRONG),
-        ("assert cmath.isclose(root(2 + 2j) ** 2, 2 + 2j) and sys.maxsize", PASSED),
-        ("import numpy as np\nassert np.allclose(roots([4, 9]), [2, 3])", PASSED),
-        ("import numpy as np\nassert total(np.array([1, 2])) == ('ndarray', 3)", PASSED),
-        ("assert (roots([4, 9]) == [2, 4]).all()", WRONG),
-        ("assert string(3) == '3'", PASSED),
-        ("assert queue.push(3) == 4", PASSED),
-    ],
-)
-async def test_numbers_arrays_and_standard_modules_of_an_assertion(
-    bench: Bench, source: str, verdict: tuple[Verdict, Cause]
-) -> None:
-    finding, _ = await bench.grade(assertion(ROOTS, source))
-    assert (finding.verdict, finding.cause) == verdict, finding
+NUMBERS = {
+    "assert root(-4) == 2j": PASSED,
+    "assert math.isclose(abs(root(-4)), 2.0)": PASSED,
+    "assert math.isclose(abs(root(-4)), 3.0)": WRONG,
+    "assert cmath.isclose(root(2 + 2j) ** 2, 2 + 2j) and sys.maxsize": PASSED,
+    "import numpy as np\nassert np.allclose(roots([4, 9]), [2, 3])": PASSED,
+    "import numpy as np\nassert total(np.array([1, 2])) == ('ndarray', 3)": PASSED,
+    "assert (roots([4, 9]) == [2, 4]).all()": WRONG,
+    "assert string(3) == '3'": PASSED,
+    "assert queue.push(3) == 4": PASSED,
+}
+
+
+async def test_numbers_arrays_and_standard_modules_of_an_assertion(executor: ExecutorClient) -> None:
+    assert await asserted(executor, ROOTS, NUMBERS) == NUMBERS
 
 
 @pytest.mark.parametrize(
@@ -203,11 +232,11 @@ async def test_numbers_arrays_and_standard_modules_of_an_assertion(
     ],
 )
 async def test_a_case_is_broken_only_without_the_candidate(
-    bench: Bench, source: str, setup: str, verdict: tuple[Verdict, Cause], message: str
+    executor: ExecutorClient, source: str, setup: str, verdict: tuple[Verdict, Cause], message: str
 ) -> None:
-    finding, _ = await bench.grade(assertion(ADD, source, setup_code=setup))
-    assert (finding.verdict, finding.cause) == verdict, finding
-    assert message in finding.message
+    [found] = (await executor.verify(ADD, [AssertCase(source)], setup_code=setup)).cases
+    assert (found.verdict, found.cause) == verdict, found
+    assert message in found.message
 
 
 STOPS = "class Stop(StopIteration): pass\ndef add(a, b): raise %s\n"
@@ -230,23 +259,25 @@ OWN = "class Own(Exception): pass\n"
         ("def add(a, b): return {}", "assert add(add(1, 2).items(), 3)"),
     ],
 )  # fmt: skip
-async def test_what_a_candidate_says_is_its_own_doing(bench: Bench, code: str, source: str) -> None:
-    finding, _ = await bench.grade(assertion(code, source))
-    assert (finding.verdict, finding.cause) == FAILED, finding
+async def test_what_a_candidate_says_is_its_own_doing(executor: ExecutorClient, code: str, source: str) -> None:
+    found = await judged(executor, code, AssertCase(source))
+    assert (found.verdict, found.cause) == FAILED, found
 
 
-async def test_only_the_time_of_the_candidate_is_charged_to_it(bench: Bench) -> None:
+async def test_only_the_time_of_the_candidate_is_charged_to_it(executor: ExecutorClient) -> None:
     source = "import time\ntime.sleep(0.5)\nassert add(1, 2) == 3\ntime.sleep(0.5)\nassert add(1, 2) == 3"
     began = time.monotonic()
-    finding, execution = await bench.grade(assertion(ADD, source))
-    assert finding.verdict is Verdict.PASSED, finding
-    assert 0 < execution.wall_time_s <= time.monotonic() - began - 1
+    found = await judged(executor, ADD, AssertCase(source))
+    assert found.verdict is Verdict.PASSED, found
+    assert found.execution is not None
+    assert 0 < found.execution.wall_time_s <= time.monotonic() - began - 1
 
 
-async def test_a_candidate_that_hangs_in_an_assertion_meets_its_time_limit(bench: Bench) -> None:
-    request = assertion("def f():\n    while True: pass\n", "assert f()", limits=pb.Limits(wall_time_s=1))
-    finding, execution = await bench.grade(request)
-    assert (finding.verdict, execution.outcome) == (Verdict.FAILED, Outcome.TIME_LIMIT)
+async def test_a_candidate_that_hangs_in_an_assertion_meets_its_time_limit(executor: ExecutorClient) -> None:
+    code, limits = "def f():\n    while True: pass\n", Limits(wall_time_s=1)
+    found = await judged(executor, code, AssertCase("assert f()"), limits=limits)
+    assert found.execution is not None
+    assert (found.verdict, found.execution.outcome) == (Verdict.FAILED, Outcome.TIME_LIMIT)
 
 
 TESTS = """
@@ -281,10 +312,9 @@ def test_skipped():
 """
 
 
-async def test_pytest_has_a_result_for_each_test(bench: Bench) -> None:
-    finding, _ = await bench.grade(pytests(ADD, TESTS))
-    assert finding.verdict is Verdict.WRONG_ANSWER
-    assert {name.partition("::")[2]: each.verdict for name, each in bench.tests} == {
+async def test_pytest_has_a_result_for_each_test(executor: ExecutorClient) -> None:
+    found = (await executor.verify(ADD, [PytestCase()], test_files=tests_of(TESTS))).cases
+    assert {case.case_id.partition("::")[2]: case.verdict for case in found} == {
         "test_add": Verdict.PASSED,
         "test_many[1]": Verdict.PASSED,
         "test_many[2]": Verdict.PASSED,
@@ -295,21 +325,19 @@ async def test_pytest_has_a_result_for_each_test(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("node", "verdict"),
-    [
-        ("test_it.py::test_add", PASSED),
-        ("test_it.py::test_many", PASSED),
-        ("test_it.py::test_many[2]", PASSED),
-        ("test_it.py::test_wrong", WRONG),
-        ("test_it.py::TestClass", PASSED),
-        ("test_it.py::test_nothing", FAILED),
-        ("test_it.py::test_skipped", FAILED),
-    ],
-)
-async def test_pytest_by_node_id(bench: Bench, node: str, verdict: tuple[Verdict, Cause]) -> None:
-    finding, _ = await bench.grade(pytests(ADD, TESTS, node))
-    assert (finding.verdict, finding.cause) == verdict, finding
+async def test_pytest_by_node_id(executor: ExecutorClient) -> None:
+    expected = {
+        "test_it.py::test_add": PASSED,
+        "test_it.py::test_many": PASSED,
+        "test_it.py::test_many[2]": PASSED,
+        "test_it.py::test_wrong": WRONG,
+        "test_it.py::TestClass": PASSED,
+        "test_it.py::test_nothing": FAILED,
+        "test_it.py::test_skipped": FAILED,
+    }
+    cases = [PytestCase(node, node) for node in expected]
+    found = (await executor.verify(ADD, cases, test_files=tests_of(TESTS))).cases
+    assert {case.case_id: (case.verdict, case.cause) for case in found} == expected
 
 
 @pytest.mark.parametrize(
@@ -327,6 +355,7 @@ async def test_pytest_by_node_id(bench: Bench, node: str, verdict: tuple[Verdict
         ("def test_a():\n    import solution\n    class Mine(solution.C): pass\n", FAILED),
     ],
 )
-async def test_pytest_files_of_all_kinds(bench: Bench, test: str, verdict: tuple[Verdict, Cause]) -> None:
-    finding, _ = await bench.grade(pytests("def f(): print('hi')\nclass C: pass\n", test))
-    assert (finding.verdict, finding.cause) == verdict, finding
+async def test_pytest_files_of_all_kinds(executor: ExecutorClient, test: str, verdict: tuple[Verdict, Cause]) -> None:
+    code = "def f(): print('hi')\nclass C: pass\n"
+    [found] = (await executor.verify(code, [PytestCase()], test_files=tests_of(test))).cases
+    assert (found.verdict, found.cause) == verdict, found
