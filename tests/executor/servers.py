@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import os
@@ -10,13 +11,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from executor_service import ExecutorClient
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.net.ports import free_port
@@ -131,6 +133,19 @@ def wait_for(what: object, within_s: float = 30.0) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def overloaded(executor: ExecutorClient, server: Server, hogs: int) -> AsyncIterator[None]:
+    """So many busy loops run on a server."""
+    calls = [asyncio.create_task(executor.execute("while True: pass", timeout=120)) for _ in range(hogs)]
+    try:
+        await asyncio.to_thread(wait_for, lambda: server.status().running >= hogs)
+        yield
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 def children(pid: int) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executor_service import Cause, ExecutorClient, InvalidRequest, Outcome
+from executor_service import Cause, ExecutorClient, InvalidRequest, Limits, Outcome
 from tests.executor.servers import START_WITHIN_S, Server, running, wait_for
 
 PACKAGES = ("numpy", "pandas", "scipy", "sympy", "matplotlib")
@@ -140,6 +140,18 @@ async def test_random_numbers_of_numpy_differ_between_branches(executor: Executo
                 assert name == kind
                 drawn.add(number)
         assert len(drawn) == 3
+
+
+async def test_figures_that_a_cell_leaves_open_are_displayed(executor: ExecutorClient) -> None:
+    async with executor.session(profile="python-science") as session:
+        draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nfigure = plt.gcf()\n1"
+        displays = (await session.run(draw, limits=Limits(wall_time_s=100))).displays
+        assert [set(display.data) for display in displays] == [{"text/plain"}, {"text/plain", "image/png"}]
+        assert displays[0].text == "1"
+        assert displays[1].data["image/png"].startswith(b"\x89PNG")
+        assert (await session.run("plt.get_fignums()")).displays[0].text == "[]"
+        (alone,) = (await session.run("figure")).displays
+        assert set(alone.data) == {"text/plain", "image/png"}
 
 
 async def test_what_one_run_does_to_a_package_is_gone_in_the_next(executor: ExecutorClient) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from executor_service import AssertCase, ExecutorClient, FunctionCase, Limits, Outcome, Verdict
-from tests.executor.servers import running, wait_for
+from tests.executor.servers import Server, overloaded, running
 
 HOGS = 4 * len(os.sched_getaffinity(0))
 """So many that what else runs on the machine matters little: a candidate may wait for up to three times its limit."""
@@ -21,18 +20,17 @@ def f(seconds):
 """
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running(f"max_concurrent={HOGS + 2}") as started:
+        yield started
+
+
 @pytest.fixture
-async def busy() -> AsyncIterator[ExecutorClient]:
+async def busy(executor: ExecutorClient, server: Server) -> AsyncIterator[ExecutorClient]:
     """A client of a server with four times as many busy loops as processors."""
-    with running(f"max_concurrent={HOGS + 2}") as server:
-        async with ExecutorClient(server.target) as client:
-            limits = Limits(wall_time_s=120)
-            hogs = [asyncio.create_task(client.execute("while True: pass", limits=limits)) for _ in range(HOGS)]
-            await asyncio.to_thread(wait_for, lambda: server.status().running == HOGS)
-            yield client
-            for hog in hogs:
-                hog.cancel()
-            await asyncio.gather(*hogs, return_exceptions=True)
+    async with overloaded(executor, server, HOGS):
+        yield executor
 
 
 async def test_a_candidate_gets_the_time_that_it_needs_alone(busy: ExecutorClient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 
@@ -19,8 +18,10 @@ from executor_service import (
     Session,
 )
 from executor_service.guest.serve.display import MAX_DISPLAYS, MAX_FORM, MAX_TEXT
-from tests.executor.levels import Level
-from tests.executor.servers import running
+from tests.executor.levels import STRONGEST, Level
+
+pytestmark = pytest.mark.parametrize("level", STRONGEST, indirect=True, scope="session")
+"""Tests of the interpreter that serves cells, in which the level has no part."""
 
 
 def shown(result: ExecutionResult) -> list[str]:
@@ -304,18 +305,3 @@ async def test_processes_of_multiprocessing_work_in_cells(session: Session, leve
     code = "import multiprocessing as mp\ndef double(x): return 2 * x\n"
     code += "with mp.get_context('fork').Pool(2) as pool: out = pool.map(double, [1, 2])\nout"
     assert shown(await session.run(code)) == ["[2, 4]"]
-
-
-async def test_figures_that_a_cell_leaves_open_are_displayed() -> None:
-    pytest.importorskip("matplotlib")
-    with running("max_concurrent=2", f"python={sys.executable}") as server:
-        async with ExecutorClient(server.target) as executor, executor.session() as session:
-            draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nfigure = plt.gcf()\n1"
-            result = await session.run(draw, limits=Limits(wall_time_s=100))
-            assert shown(result)[0] == "1"
-            assert [set(display.data) for display in result.displays] == [{"text/plain"}, {"text/plain", "image/png"}]
-            assert result.displays[1].data["image/png"].startswith(b"\x89PNG")
-            again = await session.run("plt.get_fignums()")
-            assert shown(again) == ["[]"]
-            alone = await session.run("figure")
-            assert [set(display.data) for display in alone.displays] == [{"text/plain", "image/png"}]

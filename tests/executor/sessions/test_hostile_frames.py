@@ -114,6 +114,10 @@ async def test_an_answer_is_at_worst_the_end_of_its_own_session(session: Session
     for name, result in zip(ANSWERS, results, strict=True):
         assert (result.cause, result.outcome in OURS) == (Cause.POLICY, False), (name, result)
         assert result.cpu_time_s <= 60, name
+    for name, sibling in zip(ANSWERS, siblings, strict=True):
+        if name in ("no kind", "no object", "no JSON"):
+            with pytest.raises(SessionNotFound):
+                await sibling.run("1")
     assert await value(session, "x") == "'kept'"
     await asyncio.gather(*(sibling.delete() for sibling in siblings))
 

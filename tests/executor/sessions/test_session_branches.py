@@ -18,14 +18,13 @@ from executor_service import (
     InvalidRequest,
     Limits,
     Outcome,
-    Overloaded,
     Session,
     SessionBusy,
     SessionNotFound,
 )
 from executor_service.guest.walls import landlock
 from tests.executor.levels import Level
-from tests.executor.servers import Server, descriptors, processes_with, running, wait_for
+from tests.executor.servers import Server, descriptors, processes_with, wait_for
 from tests.executor.sessions.conftest import quiet, value
 
 MIB = 1 << 20
@@ -309,15 +308,6 @@ async def test_the_same_request_id_makes_the_same_branches(session: Session, exe
         await executor.branch_session(session.session_id, 3, request_id="branch-1")
     for info in first:
         await executor.delete_session(info.session_id)
-
-
-async def test_branches_count_as_sessions() -> None:
-    with running("max_concurrent=2", "max_sessions=3") as server:
-        async with ExecutorClient(server.target) as executor:
-            session = Session(executor, await executor.create_session())
-            with pytest.raises(Overloaded, match="max_sessions"):
-                await session.branch(3)
-            assert len(await session.branch(2)) == 2
 
 
 async def test_nothing_of_a_family_is_left(executor: ExecutorClient, server: Server, level: Level) -> None:

@@ -47,30 +47,29 @@ async def test_variables_functions_folder_and_jobs_stay(shell: Session) -> None:
     assert "sleep 600" in await said(shell, "jobs")
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "out", "error"),
-    [
-        ("false", 1, "", ""),
-        ("(exit 7)", 7, "", ""),
-        ("nowhere-to-be-found", 127, "", "bash: nowhere-to-be-found: command not found"),
-        ("if (", 2, "", "syntax error"),
-        ("echo 'a\nb'; cat <<'X'\n$x 'quoted'\nX\nfalse", 1, "a\nb\n$x 'quoted'\n", ""),
-        ("echo hi!! \"a!b\" 'it'\\''s'", 0, "hi!! a!b it's\n", ""),
-        ("cat; read -r line; echo $?", 0, "1\n", ""),
-        ("echo before; sh -c 'kill -SEGV $$'", 139, "before\n", ""),
-        ("printf '\\377\\0' | od -An -tx1", 0, " ff 00\n", ""),
-        ("# nothing", 0, "", ""),
-        ("exec 2>&1; ls /nowhere", 2, "ls: cannot access '/nowhere': No such file or directory\n", ""),
-    ],
-)
-async def test_commands_end_as_those_of_a_person_do(
-    shell: Session, command: str, code: int, out: str, error: str
-) -> None:
-    result = await shell.run(command)
-    assert (result.exit_code, result.stdout.text) == (code, out)
-    assert result.outcome is (Outcome.NONZERO_EXIT if code else Outcome.FINISHED)
-    assert error in result.stderr.text
-    assert result.cause is Cause.POLICY
+COMMANDS = [
+    ("false", 1, "", ""),
+    ("(exit 7)", 7, "", ""),
+    ("nowhere-to-be-found", 127, "", "bash: nowhere-to-be-found: command not found"),
+    ("if (", 2, "", "syntax error"),
+    ("echo 'a\nb'; cat <<'X'\n$x 'quoted'\nX\nfalse", 1, "a\nb\n$x 'quoted'\n", ""),
+    ("echo hi!! \"a!b\" 'it'\\''s'", 0, "hi!! a!b it's\n", ""),
+    ("cat; read -r line; echo $?", 0, "1\n", ""),
+    ("echo before; sh -c 'kill -SEGV $$'", 139, "before\n", ""),
+    ("printf '\\377\\0' | od -An -tx1", 0, " ff 00\n", ""),
+    ("# nothing", 0, "", ""),
+    ("exec 2>&1; ls /nowhere", 2, "ls: cannot access '/nowhere': No such file or directory\n", ""),
+]
+"""Commands of one shell: exit code, output, and part of what is on stderr."""
+
+
+async def test_commands_end_as_those_of_a_person_do(shell: Session) -> None:
+    for command, code, out, error in COMMANDS:
+        result = await shell.run(command)
+        assert (result.exit_code, result.stdout.text) == (code, out), command
+        assert result.outcome is (Outcome.NONZERO_EXIT if code else Outcome.FINISHED), command
+        assert error in result.stderr.text, command
+        assert result.cause is Cause.POLICY, command
 
 
 async def test_input_and_files_are_given_and_returned(shell: Session) -> None:
@@ -83,25 +82,25 @@ async def test_input_and_files_are_given_and_returned(shell: Session) -> None:
         assert result.stdout.text == "3\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sleep 600",
-        "while true; do sleep 0.1; done; echo no",
-        "f() { sleep 600; echo no; }; f; echo no",
-        "cat /dev/zero | wc -c; echo no",
-        "(sleep 600; echo no)",
-        "bash -c 'sleep 600; echo no'",
-        "while :; do :; done",
-    ],
-)
-async def test_a_command_that_takes_too_long_is_interrupted_whole(shell: Session, command: str) -> None:
+ENDLESS = [
+    "sleep 600",
+    "while true; do sleep 0.1; done; echo no",
+    "f() { sleep 600; echo no; }; f; echo no",
+    "cat /dev/zero | wc -c; echo no",
+    "(sleep 600; echo no)",
+    "bash -c 'sleep 600; echo no'",
+    "while :; do :; done",
+]
+
+
+async def test_a_command_that_takes_too_long_is_interrupted_whole(shell: Session) -> None:
     await said(shell, "x=kept")
-    result = await shell.run(command, timeout=0.5)
-    assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
-    assert "no" not in result.stdout.text
-    assert result.message.endswith("The session's state is kept.")
-    assert await said(shell, "echo $x") == "kept\n"
+    for command in ENDLESS:
+        result = await shell.run(command, timeout=0.5)
+        assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY), command
+        assert "no" not in result.stdout.text, command
+        assert result.message.endswith("The session's state is kept."), command
+        assert await said(shell, "echo $x") == "kept\n", command
 
 
 async def test_what_ignores_interrupts_is_killed_with_its_session(shell: Session) -> None:
@@ -120,22 +119,24 @@ async def test_a_caller_that_leaves_interrupts_its_command(shell: Session) -> No
     assert await said(shell, "echo $x") == "kept\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "why"),
-    [
-        ("exit 3", 3, "exited with code 3"),
-        ("exit", 0, "exited with code 0"),
-        ("set -e; false; echo no", 1, "exited with code 1"),
-        ("exec true", 0, "exited with code 0"),
-        ("kill -9 $$", 128 + signal.SIGKILL, f"was ended by signal {signal.SIGKILL:d}"),
-    ],
-)
-async def test_a_shell_that_ends_is_followed_by_another(shell: Session, command: str, code: int, why: str) -> None:
-    await said(shell, "x=5; echo 1 > file; mkdir there; cd there")
-    result = await shell.run(command)
-    assert (result.exit_code, result.stdout.text) == (code, "")
-    assert result.message == f"The shell {why}. The session goes on with a new one: files stay, variables are gone."
-    assert await said(shell, "echo ${x-gone}; cat file") == "gone\n1\n"
+ENDINGS = [
+    ("exit 3", 3, "exited with code 3"),
+    ("exit", 0, "exited with code 0"),
+    ("set -e; false; echo no", 1, "exited with code 1"),
+    ("exec true", 0, "exited with code 0"),
+    ("kill -9 $$", 128 + signal.SIGKILL, f"was ended by signal {signal.SIGKILL:d}"),
+]
+
+
+async def test_a_shell_that_ends_is_followed_by_another(shell: Session) -> None:
+    for command, code, why in ENDINGS:
+        await said(shell, "x=5; echo 1 > file; mkdir -p there; cd there")
+        result = await shell.run(command)
+        assert (result.exit_code, result.stdout.text) == (code, ""), command
+        assert result.message == (
+            f"The shell {why}. The session goes on with a new one: files stay, variables are gone."
+        ), command
+        assert await said(shell, "echo ${x-gone}; cat file") == "gone\n1\n", command
 
 
 async def test_a_shell_that_an_interrupt_ends_is_said_to_be_another(shell: Session) -> None:

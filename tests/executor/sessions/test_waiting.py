@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from executor_service.guest.watch import PATIENCE
 from executor_service.runs.wall_time import WallTime
 from fairbox.testing import ManualClock
 from tests.executor.levels import Level
-from tests.executor.servers import SLOWNESS, Server, wait_for
+from tests.executor.servers import SLOWNESS, Server, overloaded
 
 BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n'done'"
 HOGS = 8 * len(os.sched_getaffinity(0))
@@ -40,29 +39,19 @@ async def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> N
     assert await time.more_s() == 0.0
 
 
-@contextlib.asynccontextmanager
-async def overloaded(executor: ExecutorClient, server: Server) -> AsyncIterator[None]:
-    """Eight times as many busy loops as processors."""
-    hogs = [
-        asyncio.create_task(executor.execute("while True: pass", limits=Limits(wall_time_s=120))) for _ in range(HOGS)
-    ]
-    try:
-        await asyncio.to_thread(wait_for, lambda: server.status().running >= HOGS)
-        yield
-    finally:
-        for hog in hogs:
-            hog.cancel()
-        await asyncio.gather(*hogs, return_exceptions=True)
+@pytest.fixture(scope="module")
+def crowded(level: Level) -> Iterator[Server]:
+    with level.running(f"max_concurrent={HOGS + 2}") as server:
+        yield server
 
 
 @pytest.fixture
-async def busy(level: Level) -> AsyncIterator[tuple[ExecutorClient, Session]]:
+async def busy(crowded: Server) -> AsyncIterator[tuple[ExecutorClient, Session]]:
     """A client of a server with more to do than it can, and a session there."""
-    with level.running(f"max_concurrent={HOGS + 2}") as server:
-        async with ExecutorClient(server.target) as executor, executor.session() as session:
-            await session.run("x = 'kept'")
-            async with overloaded(executor, server):
-                yield executor, session
+    async with ExecutorClient(crowded.target) as executor, executor.session() as session:
+        await session.run("x = 'kept'")
+        async with overloaded(executor, crowded, HOGS):
+            yield executor, session
 
 
 async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone(
