@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,12 +33,6 @@ def server(limiter: Limiter, request: pytest.FixtureRequest) -> Iterator[Server]
     with level.running(f"limiter={limiter.target}") as started:
         wait_for(lambda: started.status().limiter.valid)
         yield started
-
-
-@pytest.fixture
-def marker() -> str:
-    """Seconds to sleep, which nobody else sleeps: they tell a program from outside."""
-    return f"600.{uuid.uuid4().int % 10**9:09d}"
 
 
 def killed(pid: int) -> bool:
@@ -73,19 +67,24 @@ def _ancestry(pid: int) -> Iterator[str]:
         pid = int(stat[1])
 
 
-async def stopped_until_freed(server: Server, limiter: Limiter, marker: str) -> None:
-    """Stops the server while something runs, until the limiter has given its leases up; then lets it go on."""
-    await asyncio.to_thread(wait_for, lambda: processes_with(marker) and limiter.bucket().bound)
+async def stopped_until_freed(server: Server, limiter: Limiter, common: str) -> None:
+    """Stops the server while one of each kind runs, until the limiter has given their leases up; then lets it go on."""
+    await asyncio.to_thread(wait_for, lambda: len(running(common)) == limiter.bucket().bound == len(KINDS))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         deadline = time.monotonic() + 30
         while limiter.bucket().held:
             assert time.monotonic() < deadline, "the limiter waits for ever"
             await asyncio.sleep(0.005)
-        alive = [pid for pid in processes_with(marker) if not killed(pid)]
-        assert not alive, f"a program runs whose token somebody else may have: {lateness(alive)}"
+        alive = [pid for pid in processes_with(common) if not killed(pid)]
+        assert not alive, f"{running(common)} run, whose tokens somebody else may have: {lateness(alive)}"
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+def running(common: str) -> list[str]:
+    """Kinds of those of `KINDS` that run."""
+    return [what.__name__ for number, what in enumerate(KINDS) if processes_with(f"{common}{number}")]
 
 
 async def program(executor: ExecutorClient, code: str) -> None:
@@ -110,17 +109,15 @@ async def graded(executor: ExecutorClient, code: str) -> None:
     assert [each.cause for each in result.cases] == [Cause.INFRA], result
 
 
-@pytest.mark.parametrize("running_something", [program, cell, graded])
-async def test_what_runs_is_dead_when_the_limiter_frees_its_token(
-    running_something: Callable[[ExecutorClient, str], Coroutine[None, None, None]],
-    server: Server,
-    limiter: Limiter,
-    marker: str,
-) -> None:
-    async with ExecutorClient(server.target) as executor:
-        running = asyncio.create_task(running_something(executor, LIVES.format(marker)))
-        await stopped_until_freed(server, limiter, marker)
-        await running
+KINDS = (program, cell, graded)
+
+
+async def test_what_runs_is_dead_when_the_limiter_frees_its_token(server: Server, limiter: Limiter) -> None:
+    common = f"600.{uuid.uuid4().int % 10**9:09d}"  # seconds that nobody else sleeps tell a program from outside
+    async with ExecutorClient(server.target) as executor, asyncio.TaskGroup() as tasks:
+        for number, what in enumerate(KINDS):
+            tasks.create_task(what(executor, LIVES.format(f"{common}{number}")))
+        await stopped_until_freed(server, limiter, common)
         await asyncio.to_thread(wait_for, lambda: server.status().limiter.valid)
         assert (await executor.execute("print(1)")).stdout.text == "1\n"
     wait_for(limiter.idle)
