@@ -1,4 +1,4 @@
-"""A server of images at each level that can mount one, and a store with some images."""
+"""One server of images for each level that can mount one, with a store that has some; a client of it for each test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from executor_service import ExecutorClient, Outcome, Session
 from rollout.cli import main
 from tests.executor.images.archives import Entry, folder, host_layer, layer, layout_files, write_folder
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
@@ -60,13 +61,26 @@ class Setting:
     store: Path
 
 
-@pytest.fixture(scope="module", params=MOUNTING, ids=str)
+@pytest.fixture(scope="session", params=MOUNTING, ids=str)
 def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     """A server, and a store of its user's with two images of one base, which differ in a file, and others."""
     # Not below the folder of pytest, which no ordinary user may enter.
     with tempfile.TemporaryDirectory(prefix="fairbox-images-") as folder:
         Path(folder).chmod(0o755)
         yield from _served(request.param, Path(folder))
+
+
+@pytest.fixture
+async def client(setting: Setting) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(setting.server.target) as made:
+        yield made
+
+
+async def said(session: Session, command: str) -> str:
+    """Output of a command that succeeds."""
+    result = await session.run(command)
+    assert result.outcome is Outcome.FINISHED, (result, result.stdout.text, result.stderr.text)
+    return result.stdout.text
 
 
 def _served(level: Level, top: Path) -> Iterator[Setting]:

@@ -63,11 +63,9 @@ ESCAPES = {
 }
 
 
-@pytest.mark.parametrize("what", ESCAPES)
-async def test_root_of_an_image_is_nobody_outside(setting: Setting, what: str) -> None:
-    assert (
-        await ran(setting, f"if {ESCAPES[what]} 2>/dev/null >&2; then echo done; else echo refused; fi") == "refused\n"
-    )
+async def test_root_of_an_image_is_nobody_outside(setting: Setting) -> None:
+    lines = [f"if {code} 2>/dev/null >&2; then echo done: {what}; fi" for what, code in ESCAPES.items()]
+    assert await ran(setting, "\n".join([*lines, "echo all were tried"])) == "all were tried\n"
 
 
 async def test_its_limits_hold(setting: Setting) -> None:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from executor_service import CannotBranch, ExecutorClient, InputFile, InvalidRequest, Limits, NotFound, Outcome, Session
-from tests.executor.images.conftest import Setting
+from executor_service import CannotBranch, ExecutorClient, InputFile, InvalidRequest, Limits, NotFound, Outcome
+from tests.executor.images.conftest import Setting, said
 from tests.executor.servers import wait_for
-
-
-@pytest.fixture
-async def client(setting: Setting) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(setting.server.target) as made:
-        yield made
-
-
-async def said(session: Session, command: str) -> str:
-    result = await session.run(command)
-    assert result.outcome is Outcome.FINISHED, (result, result.stderr.text)
-    return result.stdout.text
 
 
 async def test_a_shell_begins_in_its_image_and_keeps_what_commands_change(client: ExecutorClient) -> None:

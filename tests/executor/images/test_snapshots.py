@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from executor_service import (
     Limits,
     NotFound,
     Outcome,
-    Session,
     SessionBusy,
     SessionNotFound,
 )
@@ -27,7 +25,7 @@ from executor_service.images.errors import ImageError, ImageStoreFull, LayerTime
 from executor_service.images.snapshot import take_snapshot
 from executor_service.images.store import ImageStore, StoredImage
 from tests.executor.images.archives import Entry, layer, layout_files, write_folder
-from tests.executor.images.conftest import Setting
+from tests.executor.images.conftest import Setting, said
 
 CHANGES = r"""
 set -e
@@ -63,18 +61,6 @@ x
 1000000
 s
 """
-
-
-@pytest.fixture
-async def client(setting: Setting) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(setting.server.target) as made:
-        yield made
-
-
-async def said(session: Session, command: str) -> str:
-    result = await session.run(command)
-    assert result.outcome is Outcome.FINISHED, (result, result.stdout.text, result.stderr.text)
-    return result.stdout.text
 
 
 async def snapshots(client: ExecutorClient) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,12 +16,6 @@ CAPABILITIES = 'while read -r name value; do case $name in Cap*) echo -n "$value
 NONE = "0000000000000000 " * 5
 
 
-@pytest.fixture
-async def client(setting: Setting) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(setting.server.target) as made:
-        yield made
-
-
 async def ran(client: ExecutorClient, code: str, user: str = "", image: str = "peopled") -> ExecutionResult:
     return await client.execute(code, language="bash", image=image, user=user)
 
@@ -34,35 +27,37 @@ async def said(session: Session, command: str, user: str | None = None) -> str:
     return result.stdout.text
 
 
-@pytest.mark.parametrize(
-    ("user", "who"),
-    [
-        ("", "1234\n77\n/home/ann ann\n"),  # the image's own
-        ("root", "0\n0\n/root root\n"),
-        ("0", "0\n0\n/root root\n"),
-        ("ann", ANN),
-        ("1234", ANN),
-        ("ann:staff", "1234\n77\n/home/ann ann\n"),
-        ("root:9", "0\n9\n/root root\n"),
-        ("4294967294:3", "4294967294\n3\n/\n"),
-    ],
-)
-async def test_programs_run_as_the_user_that_is_asked_for(client: ExecutorClient, user: str, who: str) -> None:
-    assert (await ran(client, WHO, user)).stdout.text == who
+USERS = {
+    "": "1234\n77\n/home/ann ann\n",  # the image's own
+    "root": "0\n0\n/root root\n",
+    "0": "0\n0\n/root root\n",
+    "ann": ANN,
+    "1234": ANN,
+    "ann:staff": "1234\n77\n/home/ann ann\n",
+    "root:9": "0\n9\n/root root\n",
+    "4294967294:3": "4294967294\n3\n/\n",
+}
 
 
-@pytest.mark.parametrize("user", ["bob", "ann:bobs", "huge", "99999999999", "odd line", "ann:", ":staff", "a" * 129])
-async def test_unknown_users_are_refused(client: ExecutorClient, user: str) -> None:
-    for call in (
-        ran(client, "id", user),
-        client.create_session(language="bash", image="peopled", user=user),
-    ):
-        with pytest.raises(InvalidRequest) as caught:
-            await call
-        assert [field.field for field in caught.value.fields] == ["user"], user
+async def test_programs_run_as_the_user_that_is_asked_for(client: ExecutorClient) -> None:
+    assert {user: (await ran(client, WHO, user)).stdout.text for user in USERS} == USERS
+
+
+UNKNOWN = ["bob", "ann:bobs", "huge", "99999999999", "odd line", "ann:", ":staff", "a" * 129]
+
+
+async def test_unknown_users_are_refused(client: ExecutorClient) -> None:
     async with client.session(language="bash", image="peopled") as session:
-        with pytest.raises(InvalidRequest, match="user is "):
-            await session.run("id", beside=True, user=user)
+        for user in UNKNOWN:
+            for call in (
+                ran(client, "id", user),
+                client.create_session(language="bash", image="peopled", user=user),
+            ):
+                with pytest.raises(InvalidRequest) as caught:
+                    await call
+                assert [field.field for field in caught.value.fields] == ["user"], user
+            with pytest.raises(InvalidRequest, match="user is "):
+                await session.run("id", beside=True, user=user)
         assert await said(session, "id -u") == "1234\n"
 
 
