@@ -54,5 +54,6 @@ class Registry:
     def trusted_in(self, home: Path) -> None:
         """Lets programs whose HOME this is reach it without TLS."""
         conf = home / ".config" / "containers" / "registries.conf"
-        conf.parent.mkdir(parents=True)
-        conf.write_text(f'[[registry]]\nlocation = "{self.address}"\ninsecure = true\n', encoding="utf-8")
+        conf.parent.mkdir(parents=True, exist_ok=True)
+        with conf.open("a", encoding="utf-8") as file:
+            file.write(f'[[registry]]\nlocation = "{self.address}"\ninsecure = true\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,26 +25,41 @@ BLOBS = 2
 """Blobs of the image: its configuration and its layer."""
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def registry(home: Path) -> Iterator[Registry]:
     with Registry(layout_files([host_layer("bash", "cat")], WorkingDir="/etc")) as made:
-        made.trusted_in(tmp_path)
+        made.trusted_in(home)
         yield made
 
 
-def settings(registry: Registry, tmp_path: Path) -> list[str]:
-    return [f"image_dir={tmp_path}/store", f"remotes=['docker://{registry.address}/own/']"]
+@pytest.fixture(scope="module")
+def other(home: Path) -> Iterator[Registry]:
+    """Another one, which may be kept from answering."""
+    with Registry(layout_files([host_layer("cat")])) as made:
+        made.trusted_in(home)
+        yield made
 
 
-@pytest.fixture
-def server(registry: Registry, tmp_path: Path) -> Iterator[Server]:
-    with running(*settings(registry, tmp_path), env={"HOME": str(tmp_path)}) as started:
+@contextlib.contextmanager
+def fetching(home: Path, store: Path, *registries: Registry) -> Iterator[Server]:
+    """A server that may fetch from them."""
+    remotes = [f"docker://{each.address}/own/" for each in registries]
+    with running(f"image_dir={store}", f"remotes={remotes}", env={"HOME": str(home)}) as started:
         yield started
 
 
-async def test_an_image_is_fetched_once_and_programs_run_in_it(
-    server: Server, registry: Registry, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def server(home: Path, registry: Registry, other: Registry) -> Iterator[Server]:
+    with fetching(home, home / "store", registry, other) as started:
+        yield started
+
+
+async def test_an_image_is_fetched_once_and_programs_run_in_it(server: Server, registry: Registry, home: Path) -> None:
     name = f"{registry.address}/own/image:1"
     async with ExecutorClient(server.target) as client:
         several = await asyncio.gather(*(client.prepare_image(f"docker://{name}") for _ in range(5)))
@@ -56,15 +72,15 @@ async def test_an_image_is_fetched_once_and_programs_run_in_it(
             result = await client.execute("pwd; cat passwd", language="bash", image=called)
             assert result.outcome is Outcome.FINISHED
             assert result.stdout.text.startswith("/etc\nroot:")
-        with running(*settings(registry, tmp_path), env={"HOME": str(tmp_path)}) as other:  # with the same store
-            async with ExecutorClient(other.target) as neighbour:
+        with fetching(home, home / "store", registry) as beside:  # with the same store
+            async with ExecutorClient(beside.target) as neighbour:
                 (image,) = await neighbour.prepare_image(f"docker://{name}")
                 assert (image.image, image.cached) == (again.image, True)
     assert registry.pulls == BLOBS
 
 
 async def test_what_is_not_allowed_is_refused_by_name(server: Server, registry: Registry) -> None:
-    allowed = f"must begin with docker://{registry.address}/own/"
+    allowed, before = f"must begin with docker://{registry.address}/own/", registry.pulls
     wrong = {
         "docker://python:3.12": f"reference is 'docker://docker.io/library/python:3.12', {allowed}",
         f"docker://{registry.address}/others/image": allowed,
@@ -80,52 +96,42 @@ async def test_what_is_not_allowed_is_refused_by_name(server: Server, registry: 
             with pytest.raises(InvalidRequest) as caught:
                 await client.prepare_image(reference)
             assert problem in str(caught.value), reference
-    assert registry.pulls == 0
+    assert registry.pulls == before
 
 
-async def test_what_the_registry_has_not_is_said(server: Server, registry: Registry, tmp_path: Path) -> None:
+async def test_what_the_registry_has_not_is_said(server: Server, other: Registry, home: Path) -> None:
     async with ExecutorClient(server.target) as client:
         with pytest.raises(ExecutorUnavailable, match=r"skopeo copy ended with 1: .*own/other"):
-            await client.prepare_image(f"docker://{registry.address}/own/other")
-    assert not list((tmp_path / "store" / "making").iterdir())
+            await client.prepare_image(f"docker://{other.address}/own/other")
+    assert not list((home / "store" / "making").iterdir())
 
 
-async def test_who_leaves_finds_it_later(server: Server, registry: Registry) -> None:
-    reference = f"docker://{registry.address}/own/image"
-    registry.goes_on.clear()
+async def test_who_leaves_finds_it_later(server: Server, other: Registry) -> None:
+    reference, before = f"docker://{other.address}/own/image", other.pulls
+    other.goes_on.clear()
     async with ExecutorClient(server.target) as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.prepare_image(reference), 0.5)
-        registry.goes_on.set()
+        other.goes_on.set()
         (image,) = await client.prepare_image(reference)
         assert image.size_bytes > 1_000_000
-    assert registry.pulls == BLOBS
+    assert other.pulls == before + BLOBS
 
 
-def test_a_server_that_ends_fetches_no_more(registry: Registry, tmp_path: Path) -> None:
-    registry.goes_on.clear()
+def test_a_server_that_ends_fetches_no_more(other: Registry, home: Path, tmp_path: Path) -> None:
+    before = other.pulls
+    other.goes_on.clear()
 
     async def ask(target: str) -> None:
         async with ExecutorClient(target) as client:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.prepare_image(f"docker://{registry.address}/own/image"), 1)
+                await asyncio.wait_for(client.prepare_image(f"docker://{other.address}/own/image"), 1)
 
-    with running(*settings(registry, tmp_path), env={"HOME": str(tmp_path)}) as server:
+    with fetching(home, tmp_path, other) as server:
         asyncio.run(ask(server.target))
-    assert registry.pulls == 0
-    assert not list((tmp_path / "store" / "making").iterdir())
-    assert not [path.name for path in (tmp_path / "store" / "locks").iterdir() if path.name.startswith("fetch-")]
-
-
-async def test_servers_without_remotes_or_images_say_so(tmp_path: Path) -> None:
-    for words, problem in (
-        ([f"image_dir={tmp_path}/store"], "its remotes name none"),
-        (["remotes=['docker://docker.io/']"], "its image_dir is empty"),
-    ):
-        with running(*words) as server:
-            async with ExecutorClient(server.target) as client:
-                with pytest.raises(InvalidRequest, match=problem):
-                    await client.prepare_image("docker://python:3.12")
+    assert other.pulls == before
+    assert not list((tmp_path / "making").iterdir())
+    assert not [path.name for path in (tmp_path / "locks").iterdir() if path.name.startswith("fetch-")]
 
 
 def test_references_in_full() -> None:

@@ -93,6 +93,8 @@ async def test_what_cannot_be_is_said(setting: Setting) -> None:
             await client.execute("int main() {}", language="cpp", image="one")
         with pytest.raises(InvalidRequest, match="image is set, must not be with"):
             await client.execute("true", language="bash", image="one", profile="python-base")
+        with pytest.raises(InvalidRequest, match="its remotes name none"):
+            await client.prepare_image("docker://python:3.12")
 
 
 async def test_many_at_once_of_two_images_leave_nothing(setting: Setting) -> None:
@@ -107,5 +109,9 @@ async def test_many_at_once_of_two_images_leave_nothing(setting: Setting) -> Non
 
 async def test_a_server_without_images_says_so(server: Server) -> None:
     async with ExecutorClient(server.target) as client:
-        with pytest.raises(InvalidRequest, match="its image_dir is empty"):
-            await client.execute("true", language="bash", image="one")
+        for call in (
+            client.execute("true", language="bash", image="one"),
+            client.prepare_image("docker://python:3.12"),
+        ):
+            with pytest.raises(InvalidRequest, match="its image_dir is empty"):
+                await call
