@@ -20,11 +20,15 @@ import pytest
 from executor_service import ExecutionResult, ExecutorClient, Limits
 from tests.executor.fidelity import endings, exits, modules, processes, streams, surroundings
 from tests.executor.fidelity.case import Case
-from tests.executor.levels import EXTREMES, Level
+from tests.executor.levels import EXTREMES, STRONGEST, Level
 from tests.executor.servers import Server
 
-TABLES = (modules, exits, endings, streams, processes, surroundings)
-CASES = [pytest.param(case, id=case.name) for table in TABLES for case in table.CASES]
+CASES = (
+    *(*modules.FILES, *exits.SIGNALS, *endings.SIGNALS),
+    *(*streams.CASES, *processes.CASES, *surroundings.CASES),
+)
+OF_THE_INTERPRETER = (*modules.CASES, *exits.CASES, *endings.CASES)
+"""For what an interpreter shows of a program and does at its end: the level has no part in that."""
 LIMITS = Limits(wall_time_s=20, cpu_time_s=60, memory_bytes=512 << 20)
 _INQUIRY = """
 import json, os, resource, sys, importlib.util
@@ -82,6 +86,7 @@ async def executor(level: tuple[Level, Server]) -> AsyncIterator[ExecutorClient]
 
 def plain(case: Case, around: Surroundings, folder: Path) -> tuple[int, bytes, bytes]:
     """The case as `python main.py`: exit code (negative: signal), stdout, stderr."""
+    folder.mkdir()
     for path, content in ((file.path, file.content) for file in case.files):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -125,19 +130,29 @@ def sandboxed(result: ExecutionResult) -> tuple[int, bytes, bytes]:
     return code, result.stdout.data, result.stderr.data
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_it_is_as_python_main_py(
     case: Case, level: tuple[Level, Server], around: Surroundings, executor: ExecutorClient, tmp_path: Path
 ) -> None:
+    await compare(case, level[0], around, executor, tmp_path / "work")
+
+
+@pytest.mark.parametrize("level", STRONGEST, indirect=True, scope="module")
+@pytest.mark.parametrize("case", OF_THE_INTERPRETER, ids=lambda case: case.name)
+async def test_the_interpreter_is_as_python_main_py(
+    case: Case, level: tuple[Level, Server], around: Surroundings, executor: ExecutorClient, tmp_path: Path
+) -> None:
+    await compare(case, level[0], around, executor, tmp_path / "work")
+
+
+async def compare(case: Case, level: Level, around: Surroundings, executor: ExecutorClient, folder: Path) -> None:
     if case.needs and case.needs not in around.packages:
         pytest.skip(f"the interpreter of programs has no {case.needs}")
-    if case.unlike_landlock and level[0].name == "landlock":
+    if case.unlike_landlock and level.name == "landlock":
         pytest.skip(f"differs at this level: {case.unlike_landlock}")
     result = await executor.execute(
         case.source, stdin=case.stdin, args=case.args, files=case.files, env=case.env, limits=LIMITS
     )
-    folder = tmp_path / "work"
-    folder.mkdir()
     expected = comparable(case, *plain(case, around, folder), folder=str(folder))
     assert comparable(case, *sandboxed(result), folder=around.folder) == expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.executor.fidelity.case import Case, programs
 
-_PROGRAMS = r"""
+_SIGNALS = r"""
 === default_sigpipe
 import os, signal
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -39,6 +39,17 @@ print([(n, str(signal.getsignal(n))[:30]) for n in signal.valid_signals() if sig
 import signal
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.sigpending())
 print(signal.getitimer(signal.ITIMER_REAL), signal.set_wakeup_fd(-1))
+=== interrupt_main
+import _thread, os, sys, threading, time
+r, w = os.pipe()
+def interrupt():
+    while sys._current_frames()[threading.main_thread().ident].f_lineno != 7: time.sleep(0.01)
+    _thread.interrupt_main(); os.write(w, b'x')
+threading.Thread(target=interrupt).start()
+os.read(r, 1)
+"""
+
+_PROGRAMS = r"""
 === atexit_order
 import atexit
 for n in range(3): atexit.register(print, n)
@@ -161,14 +172,6 @@ threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()
 import threading
 threading._register_atexit(print, 'before threads')
 print('main')
-=== interrupt_main
-import _thread, os, sys, threading, time
-r, w = os.pipe()
-def interrupt():
-    while sys._current_frames()[threading.main_thread().ident].f_lineno != 7: time.sleep(0.01)
-    _thread.interrupt_main(); os.write(w, b'x')
-threading.Thread(target=interrupt).start()
-os.read(r, 1)
 === executor_left_open
 from concurrent.futures import ThreadPoolExecutor
 import threading, time
@@ -245,14 +248,6 @@ f()
         ignore="0x\\w+",
     ),
     Case(
-        "signals_of_children",
-        """
-import subprocess
-print(subprocess.run(['grep', '-E', 'Sig(Ign|Blk|Cgt)', '/proc/self/status'], capture_output=True).stdout)
-""",
-        unlike_landlock="there is no /proc",
-    ),
-    Case(
         "unraisable",
         """
 class A:
@@ -283,3 +278,14 @@ print(t, t is threading.main_thread(), t.native_id == os.getpid(), threading.enu
 )
 
 CASES = (*programs(_PROGRAMS), *_SPECIAL)
+SIGNALS = (
+    *programs(_SIGNALS),
+    Case(
+        "signals_of_children",
+        """
+import subprocess
+print(subprocess.run(['grep', '-E', 'Sig(Ign|Blk|Cgt)', '/proc/self/status'], capture_output=True).stdout)
+""",
+        unlike_landlock="there is no /proc",
+    ),
+)

@@ -85,13 +85,11 @@ _IGNORED = ("SIGPIPE", "SIGXFSZ")
 _FORGOTTEN = "Exception ignored on threading shutdown:\nOverflowError: .*\n"
 """Python 3.13 finds the error of a number that is too large for an exit code again when it ends."""
 
-CASES = (
-    *(
-        replace(case, source=f"import sys, os\nprint('before')\n{case.source}", ignore=_FORGOTTEN)
-        for case in programs(_EXITS)
-    ),
-    *(
-        Case(f"dies_of_{name}", f"import os, signal, time\nos.kill(os.getpid(), signal.{name}); time.sleep({sleep})\n")
-        for name, sleep in ((name, 0.1 if name in _IGNORED else 5) for name in _SIGNALS)
-    ),
+CASES = tuple(
+    replace(case, source=f"import sys, os\nprint('before')\n{case.source}", ignore=_FORGOTTEN)
+    for case in programs(_EXITS)
+)
+SIGNALS = tuple(
+    Case(f"dies_of_{name}", f"import os, signal, time\nos.kill(os.getpid(), signal.{name}); time.sleep({sleep})\n")
+    for name, sleep in ((name, 0.1 if name in _IGNORED else 5) for name in _SIGNALS)
 )

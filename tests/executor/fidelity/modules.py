@@ -152,7 +152,7 @@ import warnings; print(warnings.filters, warnings.showwarning)
 open('/dev/null')
 """
 
-_SPECIAL = (
+FILES = (
     Case(
         "unknown_encoding",
         """
@@ -218,4 +218,4 @@ unittest.main()
     ),
 )
 
-CASES = (*programs(_PROGRAMS), *_SPECIAL)
+CASES = programs(_PROGRAMS)
