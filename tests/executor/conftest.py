@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from executor_service import ExecutorClient
+from tests.executor.gateways import GatewayServer, gateway
 from tests.executor.servers import Server, running
 
 SECRET = "server-secret-3f1b"
@@ -16,6 +17,12 @@ SECRET = "server-secret-3f1b"
 def server() -> Iterator[Server]:
     """A server with small queues and a secret in its environment."""
     with running("max_concurrent=4", "max_queued=500", env={"FAIRBOX_TEST_SECRET": SECRET}) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def gateway_server() -> Iterator[GatewayServer]:
+    with gateway("max_concurrent=4", "gateway_queue_timeout_s=100") as started:
         yield started
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class GatewayServer:
 
 
 @contextlib.contextmanager
-def gateway(*settings: str) -> Iterator[GatewayServer]:
+def gateway(*settings: str, prefix: Sequence[str] = ()) -> Iterator[GatewayServer]:
     listen = f"127.0.0.1:{free_port()}"
-    with running(f"gateway_listen={listen}", *settings) as server:
+    with running(f"gateway_listen={listen}", *settings, prefix=prefix) as server:
         yield GatewayServer(server, f"http://{listen}")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -72,6 +74,14 @@ class Server:
                 return None
 
 
+class Ended(NamedTuple):
+    """Exit code and output of a program."""
+
+    code: int
+    out: str
+    err: str
+
+
 MODULE = ("-m", "executor_service")
 
 
@@ -89,6 +99,55 @@ def command(*settings: str, python: str = sys.executable, module: Sequence[str] 
         *settings,
     ]
     return words, target, health
+
+
+_EACH = """
+import importlib, json, os, signal, sys, tempfile, traceback
+from fairbox.net.service_process import prepare_service
+prepare_service()
+modules, commands = json.load(sys.stdin)
+main = [importlib.import_module(module) for module in modules][0].main
+told = []
+for words in commands:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull) as nothing:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(100)
+            for number, file in enumerate((nothing, out, err)): os.dup2(file.fileno(), number)
+            sys.argv[1:] = words
+            code = 70
+            try: code = main()
+            except SystemExit as end: code = end.code
+            except BaseException: traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr): stream.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for file in (out, err): file.seek(0)
+        told.append([code, out.read().decode(), err.read().decode()])
+json.dump(told, sys.stdout)
+"""
+
+
+def each_ended(commands: Iterable[Sequence[str]], *modules: str) -> list[Ended]:
+    """The ends of programs that are `main` of the first module, each with words of its own and without input. They are
+    forks of one interpreter that has imported all of the modules, which is most of what such a program does."""
+    asked = json.dumps([modules, [list(words) for words in commands]])
+    done = subprocess.run([sys.executable, "-c", _EACH], cwd=ROOT, input=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [Ended(*each) for each in json.loads(done.stdout)]
+
+
+def each_refused(settings: Mapping[str, str]) -> list[str]:
+    """Starts a server with each of these settings, or with several and spaces between them: it ends with the sentence
+    that stands beside them. Returns all that was said."""
+    ended = each_ended(
+        (command("languages=python", *words.split())[0][3:] for words in settings), "executor_service.__main__"
+    )
+    for (words, sentence), (code, _, said) in zip(settings.items(), ended, strict=True):
+        assert code in (1, 2), (words, said)
+        assert sentence in said.splitlines()[-1], (words, said)
+        assert "Traceback" not in said, (words, said)
+    return [each.err for each in ended]
 
 
 @contextlib.contextmanager

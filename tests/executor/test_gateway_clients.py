@@ -8,7 +8,6 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,11 +24,10 @@ BURN = "x = 0\nfor i in range(400_000): x += i * i\nprint(x)"
 BURNT = str(sum(i * i for i in range(400_000)))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[GatewayServer]:
-    with gateway("max_concurrent=4", "gateway_queue_timeout_s=100") as started:
-        sandbox_fusion.set_endpoint(started.url)
-        yield started
+@pytest.fixture
+def server(gateway_server: GatewayServer) -> GatewayServer:
+    sandbox_fusion.set_endpoint(gateway_server.url)
+    return gateway_server
 
 
 def ask(code: str, **fields: Any) -> Any:

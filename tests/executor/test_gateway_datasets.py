@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.executor.gateways import GatewayServer, gateway
+from tests.executor.gateways import GatewayServer
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[GatewayServer]:
-    with gateway("max_concurrent=4", "gateway_queue_timeout_s=100") as started:
-        yield started
+@pytest.fixture
+def server(gateway_server: GatewayServer) -> GatewayServer:
+    return gateway_server
 
 
 def case(stdin: str, stdout: str) -> dict[str, Any]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from executor_service.guest.protocol import wire
-from tests.executor.gateways import GatewayServer, gateway
+from tests.executor.gateways import GatewayServer
 
 sandbox_fusion = pytest.importorskip("sandbox_fusion")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[GatewayServer]:
-    with gateway("max_concurrent=4") as started:
-        yield started
+@pytest.fixture
+def server(gateway_server: GatewayServer) -> GatewayServer:
+    return gateway_server
 
 
 def run(server: GatewayServer, *cells: str, **fields: Any) -> dict[str, Any]:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from executor_service import Cause, ExecutorClient, ExecutorUnavailable, InvalidRequest, Limits, Outcome, Overloaded
+from executor_service import (
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    ExecutorUnavailable,
+    InvalidRequest,
+    Limits,
+    Outcome,
+    OutputChunk,
+    Stream,
+)
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.net.channels import open_channel
 from tests.executor.servers import (
     Server,
     boxes,
     children,
-    command,
     descriptors,
+    each_refused,
     exists,
     groups_left,
     held,
@@ -97,32 +106,6 @@ async def test_a_deadline_of_the_call_kills_the_program(executor: ExecutorClient
     await asyncio.to_thread(wait_for, lambda: not processes_with(marker))
 
 
-async def test_a_waiting_request_is_gone_when_its_call_is_cancelled() -> None:
-    with running("max_concurrent=1") as server:
-        async with ExecutorClient(server.target) as executor:
-            first = asyncio.create_task(executor.execute(SLEEP))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            second = asyncio.create_task(executor.execute(ONCE, request_id="waiting"))
-            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
-            assert server.status().oldest_wait_s > 0
-            second.cancel()
-            await asyncio.to_thread(wait_for, lambda: server.status().queued == 0)
-            first.cancel()
-            # It never started, so its id is free.
-            assert not (await executor.execute(ONCE, request_id="waiting")).deduplicated
-
-
-async def test_waiting_has_an_end() -> None:
-    with running("max_concurrent=1", "queue_timeout_s=0.3") as server:
-        async with ExecutorClient(server.target) as executor:
-            first = asyncio.create_task(executor.execute(SLEEP))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            with pytest.raises(Overloaded, match="queue_timeout_s"):
-                await executor.execute("1")
-            assert server.status().queued == 0
-            first.cancel()
-
-
 def test_killing_the_server_kills_every_program() -> None:
     marker, args = marked()
     code = """
@@ -173,11 +156,14 @@ async def test_the_drain_ends_and_kills_what_is_left() -> None:
     with running("drain_grace_s=0.3") as server:
         async with ExecutorClient(server.target) as executor:
             call = asyncio.create_task(executor.execute(SLEEP, args=args))
+            events = executor.stream(SLEEP)
+            assert await anext(events) == OutputChunk(Stream.STDOUT, b"started\n")
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
             server.process.send_signal(signal.SIGTERM)
-            result = await call
-            assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
-            assert result.message.startswith("Killed: ")
+            for result in (await call, *[event async for event in events]):
+                assert isinstance(result, ExecutionResult)
+                assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
+                assert result.message.startswith("Killed: ")
         assert await asyncio.to_thread(server.process.wait, 20) == 0
     assert processes_with(marker) == []
     assert server_groups_left(server.pid) == []
@@ -258,34 +244,25 @@ async def test_an_unreachable_server_is_infrastructure() -> None:
     assert caught.value.cause is Cause.INFRA
 
 
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("listen=0.0.0.0:0", "listen is '0.0.0.0:0', which is not loopback"),
-        ("python=/nonexistent/python", "python is '/nonexistent/python', which does not run as a Python interpreter"),
-        ("min_isolation=none", "min_isolation is 'none', must be one of: landlock, namespaces"),
-        ("max_concurrent=0", "max_concurrent is 0, must be from 1"),
-        ("limits.wall_time_s=700", "limits.wall_time_s is 700.0, must be above 0 and at most max_limits.wall_time_s"),
-        (
-            "limts.wall_time_s=7",
-            "limts.wall_time_s (limts.wall_time_s) is not a setting; did you mean limits.wall_time_s?",
-        ),
-        ("isolation=landlock", "isolation is 'landlock', must be at least min_isolation (namespaces)"),
-        ("isolation=docker", "isolation is 'docker', must be one of: auto, namespaces, landlock"),
-        *((f"cgroups={each}", f"cgroups is {each!r}, must be auto, none or a path") for each in ("non", "/../other")),
-        ("scratch=/no/such/folder", "scratch is '/no/such/folder', which can't be used"),
-        ("profiles.python-base.lean=true", "profiles.python-base.lean is true, which python-base and one with"),
-        ("profiles.x.lean=true profiles.x.packages=[numpy]", "profiles.x.lean is true, which python-base and one with"),
-        ("profiles.python-base.modules=[numpy]", "profiles.python_base.modules"),
-        *((f"toolchains=/usr:{folder}:", f"toolchains has {folder!r}, must be") for folder in UNSEEN),
-    ],
-)
-def test_a_bad_setting_is_one_sentence(setting: str, sentence: str) -> None:
-    words, _, _ = command(*setting.split())
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONWARNINGS": ""})
-    assert done.returncode in (1, 2)
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_a_bad_setting_is_one_sentence() -> None:
+    settings = {
+        "listen=0.0.0.0:0": "listen is '0.0.0.0:0', which is not loopback",
+        "python=/nonexistent/python": "python is '/nonexistent/python', which does not run as a Python interpreter",
+        "min_isolation=none": "min_isolation is 'none', must be one of: landlock, namespaces",
+        "max_concurrent=0": "max_concurrent is 0, must be from 1",
+        "limits.wall_time_s=700": "limits.wall_time_s is 700.0, must be above 0 and at most max_limits.wall_time_s",
+        "limts.wall_time_s=7": "(limts.wall_time_s) is not a setting; did you mean limits.wall_time_s?",
+        "isolation=landlock": "isolation is 'landlock', must be at least min_isolation (namespaces)",
+        "isolation=docker": "isolation is 'docker', must be one of: auto, namespaces, landlock",
+        "scratch=/no/such/folder": "scratch is '/no/such/folder', which can't be used",
+        "profiles.python-base.lean=true": "profiles.python-base.lean is true, which python-base and one with",
+        "profiles.x.lean=true profiles.x.packages=[numpy]": "profiles.x.lean is true, which python-base and one with",
+        "profiles.python-base.modules=[numpy]": "profiles.python_base.modules",
+    }
+    settings |= {f"cgroups={each}": f"cgroups is {each!r}, must be auto, none or a path" for each in ("non", "/../x")}
+    settings |= {f"toolchains=/usr:{folder}:": f"toolchains has {folder!r}, must be" for folder in UNSEEN}
+    for said in each_refused(settings):
+        assert said.count("\n") == 1, said
 
 
 async def test_a_killed_zygote_is_started_again_and_programs_go_on() -> None:

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor_service import (
-    Cause,
     ExecutionResult,
     ExecutorClient,
     InvalidRequest,
@@ -27,7 +26,7 @@ from executor_service.runs.output import OutputLog, OutputReader
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.net.channels import open_channel
-from tests.executor.servers import Server, held, let_go, processes_with, running, wait_for
+from tests.executor.servers import Server, held, let_go, processes_with, wait_for
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
@@ -178,13 +177,3 @@ async def test_a_bad_field_is_named_below_execution(executor: ExecutorClient) ->
     with pytest.raises(InvalidRequest) as caught:
         await collect(executor.stream(Program(code="", limits=Limits(wall_time_s=1e9))))
     assert [field.field for field in caught.value.fields] == ["execution.code", "execution.limits.wall_time_s"]
-
-
-async def test_output_after_the_servers_end_is_a_result_too() -> None:
-    with running("max_concurrent=1", "drain_grace_s=0.2") as server:
-        async with ExecutorClient(server.target) as executor:
-            events = executor.stream("import time; print('up', flush=True); time.sleep(600)")
-            assert await anext(events) == OutputChunk(Stream.STDOUT, b"up\n")
-            server.process.terminate()
-            _, result = await collect(events)
-            assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
