@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import signal
 from collections.abc import Iterator
@@ -110,47 +109,21 @@ async def test_the_limits_of_a_run_do_not_bind_its_compiler(executor: ExecutorCl
     assert [file.content for file in result.files] == [b"y"]
 
 
-async def test_an_end_by_a_limit_is_shared_by_those_who_wait_and_not_kept(
-    executor: ExecutorClient, server: Server
-) -> None:
-    limits = Limits(wall_time_s=100, compile_time_s=4)
-    code = FOR_EVER + "/* shared */"
-    tasks = [asyncio.create_task(run(executor, code, limits=limits)) for _ in range(3)]
-    results = await asyncio.gather(*tasks)
-    assert [result.outcome for result in results] == [Outcome.COMPILE_ERROR] * 3
-    assert [cached(result) for result in results].count(False) == 1
-    again = await run(executor, code, limits=Limits(wall_time_s=100, compile_time_s=4))
-    assert not cached(again)
-
-
-async def test_cancelling_one_who_compiles_leaves_those_who_wait(executor: ExecutorClient, server: Server) -> None:
+async def test_who_leaves_takes_no_compiler_from_those_who_wait(executor: ExecutorClient, server: Server) -> None:
+    """One that waits leaves, and then the one that compiles: the last compiles for itself."""
     limits = Limits(wall_time_s=100, compile_time_s=6)
-    code = FOR_EVER + "/* cancelled */"
-    first = asyncio.create_task(run(executor, code, limits=limits))
-    await until(lambda: server.status().running == 1)
-    second = asyncio.create_task(run(executor, code, limits=limits))
-    await until(lambda: server.status().running == 2)
-    first.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await first
-    result = await second
+    calls: list[asyncio.Task[ExecutionResult]] = []
+    for number in range(1, 4):
+        calls.append(asyncio.create_task(run(executor, FOR_EVER, limits=limits)))
+        await until(lambda number=number: server.status().running == number)
+    for call, left in ((calls[2], 2), (calls[0], 1)):
+        call.cancel()
+        await until(lambda left=left: server.status().running == left)
+        assert server.status().compile_cache.building == 1
+    result = await calls[1]
     assert (result.outcome, cached(result)) == (Outcome.COMPILE_ERROR, False)
     assert result.compilation is not None
     assert result.compilation.outcome is Outcome.TIME_LIMIT
-
-
-async def test_cancelling_one_who_waits_leaves_the_compiler(executor: ExecutorClient, server: Server) -> None:
-    limits = Limits(wall_time_s=100, compile_time_s=6)
-    code = FOR_EVER + "/* waits */"
-    first = asyncio.create_task(run(executor, code, limits=limits))
-    await until(lambda: server.status().running == 1)
-    second = asyncio.create_task(run(executor, code, limits=limits))
-    await until(lambda: server.status().running == 2)
-    second.cancel()
-    await until(lambda: server.status().running < 2)
-    result = await first
-    assert result.compilation is not None
-    assert (result.compilation.outcome, cached(result)) == (Outcome.TIME_LIMIT, False)
 
 
 async def test_a_compiler_sees_nothing_of_the_host(executor: ExecutorClient) -> None:
@@ -201,13 +174,6 @@ async def test_the_source_and_the_files_are_beside_the_program(executor: Executo
     source, moved = result.files
     assert (source.content, moved.content) == (code.encode(), b"data")
     assert isinstance(source, OutputFile)
-
-
-async def test_without_room_every_run_compiles() -> None:
-    with running("languages=c", "compile_cache_bytes=0") as server:
-        async with ExecutorClient(server.target) as executor:
-            results = [await run(executor, DOUBLE, stdin=b"1") for _ in range(2)]
-    assert [cached(result) for result in results] == [False, False]
 
 
 async def test_a_compiler_is_killed_with_the_lease_that_it_ran_under() -> None:

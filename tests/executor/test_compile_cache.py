@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from executor_service.config import ExecutorConfig
-from executor_service.model import FileStatus, Output, OutputFile, RunRequest
+from executor_service.model import FileStatus, Outcome, Output, OutputFile, RunRequest
 from executor_service.programs.compiler import Build, Compiler
 from executor_service.sandbox.report import Killed, Plan, Report
 
@@ -17,9 +17,9 @@ POLICY = ExecutorConfig().policy()
 ROOM = 1 << 20
 
 
-def report(size: int) -> Report:
+def report(size: int, killed: Killed = Killed.NOT) -> Report:
     made = OutputFile("main", FileStatus.RETURNED, bytes(size), size)
-    return Report(Killed.NOT, 0, 0, Output(), Output(), files=(made,))
+    return Report(killed, 0, 9 if killed else 0, Output(), Output(), files=(made,))
 
 
 class Runs:
@@ -79,6 +79,23 @@ async def test_one_whose_compiler_fails_leaves_nothing_behind() -> None:
         await task
     assert runs.compiler.status().building == 0
     assert await runs.compiled("a")
+
+
+async def test_an_end_by_a_limit_is_shared_by_those_who_wait_and_not_kept() -> None:
+    runs = Runs()
+    tasks = [await runs.start("a") for _ in range(3)]
+    runs.compiling[0].set_result(report(0, Killed.WALL))
+    for number, build in enumerate(await asyncio.gather(*tasks)):
+        assert build.compilation is not None
+        assert (build.compilation.outcome, build.compilation.cached) == (Outcome.TIME_LIMIT, number > 0)
+        assert "longer than" in build.message
+    assert (len(runs.compiling), runs.compiler.status().entries) == (1, 0)
+    assert await runs.compiled("a")
+
+
+async def test_without_room_every_run_compiles() -> None:
+    runs = Runs(max_bytes=0)
+    assert [await runs.compiled("a") for _ in range(2)] == [True, True]
 
 
 async def test_the_least_recently_used_goes_first() -> None:

@@ -128,7 +128,7 @@ async def test_a_workspace_is_prepared_once_and_runs_go_there(pair: tuple[Server
         assert len({result.served_by for result in results}) == 1
 
 
-async def test_a_server_that_ends_loses_no_call(mortal: tuple[Server, Server]) -> None:
+async def test_a_server_that_ends_loses_no_call_and_what_was_in_it_is_not_found(mortal: tuple[Server, Server]) -> None:
     one, two = mortal
     stop = asyncio.Event()
 
@@ -140,35 +140,28 @@ async def test_a_server_that_ends_loses_no_call(mortal: tuple[Server, Server]) -
             assert result.outcome is Outcome.FINISHED, result
             counts[number] += 1
 
-    async with client(one, two) as executor, asyncio.TaskGroup() as callers:
-        for number in range(len(counts)):
-            callers.create_task(caller(executor, number))
-        while min(counts) < 5:
-            await asyncio.sleep(0.05)
-        one.process.send_signal(signal.SIGTERM)
-        while one.process.poll() is None:
-            await asyncio.sleep(0.05)
-        before = list(counts)
-        while any(count < had + 5 for count, had in zip(counts, before, strict=True)):
-            await asyncio.sleep(0.05)
-        stop.set()
-
-
-async def test_what_was_in_a_server_that_is_gone_is_not_found(mortal: tuple[Server, Server]) -> None:
-    one, two = mortal
     async with client(one, two) as executor:
         infos = await asyncio.gather(*(executor.create_session() for _ in range(8)))
         lost = next(info for info in infos if info.served_by == "one")
-        one.process.kill()
-        one.process.wait()
+        async with asyncio.TaskGroup() as callers:
+            for number in range(len(counts)):
+                callers.create_task(caller(executor, number))
+            while min(counts) < 5:
+                await asyncio.sleep(0.05)
+            one.process.send_signal(signal.SIGTERM)
+            while one.process.poll() is None:
+                await asyncio.sleep(0.05)
+            before = list(counts)
+            while any(count < had + 5 for count, had in zip(counts, before, strict=True)):
+                await asyncio.sleep(0.05)
+            stop.set()
         executor._calls.fleet._list([two.target])
         with pytest.raises(NotFound, match="is gone"):
             await executor.execute("print(1)", session_id=lost.session_id)
 
 
-async def test_a_name_stands_for_every_address_of_it() -> None:
-    with running("name=alone") as server:
-        port = server.target.rpartition(":")[2]
-        async with ExecutorClient(f"dns:///localhost:{port}") as executor:
-            assert [facts.address for facts in executor.statistics()] == [f"127.0.0.1:{port}"]
-            assert (await executor.execute("print(1)")).served_by == "alone"
+async def test_a_name_stands_for_every_address_of_it(pair: tuple[Server, Server]) -> None:
+    port = pair[0].target.rpartition(":")[2]
+    async with ExecutorClient(f"dns:///localhost:{port}") as executor:
+        assert [facts.address for facts in executor.statistics()] == [f"127.0.0.1:{port}"]
+        assert (await executor.execute("print(1)")).served_by == "one"

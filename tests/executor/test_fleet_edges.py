@@ -22,7 +22,7 @@ from fairbox.net.channels import open_channel
 from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity
 from tests.executor import repositories
-from tests.executor.servers import Server, running
+from tests.executor.servers import Server
 from tests.limiter.chaos.proxy import Proxy
 from tests.security.services import Secrets
 
@@ -168,24 +168,24 @@ async def streamed(executor: ExecutorClient) -> Any:
     return [item async for item in executor.stream("print(1)")]
 
 
-async def test_a_call_that_could_not_be_sent_goes_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_could_not_be_sent_goes_to_another_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server may stop listening between the look at its connection and the call."""
 
     async def yes(_: Member, deadline: float) -> bool:
         return True
 
     monkeypatch.setattr(Member, "connected", yes)
-    with running() as server:
-        async with ExecutorClient(f"{absent(1)[0]},{server.target}") as executor:
-            ended = [await executor.execute("print(1)") for _ in range(6)]
+    async with ExecutorClient(f"{absent(1)[0]},{server.target}") as executor:
+        ended = [await executor.execute("print(1)") for _ in range(6)]
     assert all(each.ok for each in ended), ended
 
 
-async def test_a_stream_begins_at_a_server_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_begins_at_a_server_that_is_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance, "FIRST_PAUSE_S", 10.0)  # it must not end before the third one is asked
-    with running() as server:
-        async with ExecutorClient(",".join([*absent(2), server.target])) as executor:
-            ended = [(await streamed(executor))[-1] for _ in range(6)]
+    async with ExecutorClient(",".join([*absent(2), server.target])) as executor:
+        ended = [(await streamed(executor))[-1] for _ in range(6)]
     assert all(each.ok for each in ended), ended
 
 
@@ -212,16 +212,15 @@ async def test_a_session_that_cannot_be_ended_hides_no_error_and_no_cancellation
 
 
 async def test_a_workspace_is_prepared_elsewhere_while_its_usual_server_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, commit = repositories.project(tmp_path / "project")
     (dead,) = absent(1)
     monkeypatch.setattr("executor_service.client.client.preferred", lambda addresses, key: frozenset({dead}))
-    with running("name=here") as server:
-        async with ExecutorClient(f"{dead},{server.target}") as executor:
-            workspace = await executor.prepare_workspace(bundle=repositories.bundle(folder), commit=commit)
-            result = await executor.execute("print(1)", workspace_id=workspace.workspace_id)
-            assert (result.stdout.text, result.served_by) == ("1\n", "here")
+    async with ExecutorClient(f"{dead},{server.target}") as executor:
+        workspace = await executor.prepare_workspace(bundle=repositories.bundle(folder), commit=commit)
+        result = await executor.execute("print(1)", workspace_id=workspace.workspace_id)
+        assert (result.stdout.text, result.served_by) == ("1\n", server.status().served_by)
 
 
 async def test_a_large_bundle_does_not_stop_the_loop() -> None:
