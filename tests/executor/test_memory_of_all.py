@@ -16,7 +16,7 @@ from executor_service import Cause, ExecutorClient, InvalidRequest, Limits, Outc
 from executor_service.guest.meters import Meters
 from executor_service.sandbox.memory import KernelKills, memory_bytes, room_for_programs
 from fairbox.testing import ManualClock
-from tests.executor.servers import held, let_go, running, wait_for
+from tests.executor.servers import Server, held, let_go, running, wait_for
 
 GIB = 1 << 30
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -72,34 +72,41 @@ def test_a_group_tells_its_own_limit_from_one_above_it(after: str, counted: tupl
     assert (reading.oom_kills, reading.outside_kills) == counted
 
 
-async def test_nobody_is_promised_more_than_the_server_has() -> None:
-    with running(f"max_limits.memory_bytes={1 << 50}") as server:
-        most = server.status().max_limits.memory_bytes
-        assert 0 < most <= memory_bytes()
-        async with ExecutorClient(server.target) as executor:
-            with pytest.raises(InvalidRequest, match=rf"limits\.memory_bytes is .*, must be at most {most}$"):
-                await executor.execute("print(1)", limits=Limits(memory_bytes=most + 1))
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that is asked to allow more memory than any machine has."""
+    with running(
+        f"max_limits.memory_bytes={1 << 50}", "max_concurrent=4", f"limits.memory_bytes={64 << 20}"
+    ) as started:
+        yield started
+    assert started.process.returncode == 0
 
 
-async def test_programs_that_do_not_fit_beside_each_other_run_one_after_another() -> None:
-    with running(f"max_limits.memory_bytes={1 << 50}", "max_concurrent=4", f"limits.memory_bytes={64 << 20}") as server:
-        status = server.status()
-        assert status.program_memory_bytes == status.max_limits.memory_bytes
-        large = Limits(memory_bytes=int(0.6 * status.program_memory_bytes))
-        async with ExecutorClient(server.target) as executor:
-            marker, code = held()
-            first = asyncio.create_task(executor.execute(code, limits=large))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            assert server.status().running_memory_bytes >= large.memory_bytes
-            second = asyncio.create_task(executor.execute("print(2)", limits=large))
-            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
-            assert not first.done()
-            await asyncio.to_thread(let_go, marker)
-            assert (await first).outcome is Outcome.FINISHED
-            ran = await second
-            assert (ran.outcome, ran.stdout.text) == (Outcome.FINISHED, "2\n")
-            assert ran.queue_time_s > 0
-    assert server.process.returncode == 0
+async def test_nobody_is_promised_more_than_the_server_has(executor: ExecutorClient, server: Server) -> None:
+    most = server.status().max_limits.memory_bytes
+    assert 0 < most <= memory_bytes()
+    with pytest.raises(InvalidRequest, match=rf"limits\.memory_bytes is .*, must be at most {most}$"):
+        await executor.execute("print(1)", limits=Limits(memory_bytes=most + 1))
+
+
+async def test_programs_that_do_not_fit_beside_each_other_run_one_after_another(
+    executor: ExecutorClient, server: Server
+) -> None:
+    status = server.status()
+    assert status.program_memory_bytes == status.max_limits.memory_bytes
+    large = Limits(memory_bytes=int(0.6 * status.program_memory_bytes))
+    marker, code = held()
+    first = asyncio.create_task(executor.execute(code, limits=large))
+    await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+    assert server.status().running_memory_bytes >= large.memory_bytes
+    second = asyncio.create_task(executor.execute("print(2)", limits=large))
+    await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
+    assert not first.done()
+    await asyncio.to_thread(let_go, marker)
+    assert (await first).outcome is Outcome.FINISHED
+    ran = await second
+    assert (ran.outcome, ran.stdout.text) == (Outcome.FINISHED, "2\n")
+    assert ran.queue_time_s > 0
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from executor_service import (
     Verdict,
     VerifyResult,
 )
-from tests.executor.levels import LEVELS, Level
+from tests.executor.levels import EXTREMES, Level
 from tests.executor.servers import Server, processes_with, running, wait_for
 
 GUESSES = """\
@@ -108,7 +108,7 @@ async def test_one_that_asks_well_is_right(executor: ExecutorClient) -> None:
     assert execution.stdout.text.split()[:2] == ["500", "250"]
 
 
-@pytest.mark.parametrize("level", LEVELS, ids=str)
+@pytest.mark.parametrize("level", EXTREMES)
 async def test_at_every_level(level: Level) -> None:
     with level.running("max_concurrent=2") as server:
         async with ExecutorClient(server.target) as executor:

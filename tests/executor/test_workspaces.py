@@ -25,7 +25,7 @@ from executor_service import (
 )
 from fairbox.net.ports import free_port
 from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project
-from tests.executor.servers import Server, command, running, sandbox_mounts, wait_for
+from tests.executor.servers import Server, each_refused, running, sandbox_mounts, wait_for
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
@@ -51,7 +51,7 @@ def repository(roots: Path) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def server(roots: Path) -> Iterator[Server]:
-    with running("max_concurrent=4", f"workspace_roots=[{roots}]") as started:
+    with running("max_concurrent=4", f"workspace_roots=[{roots}]", f"workspace_dir={roots}.store") as started:
         yield started
 
 
@@ -299,14 +299,19 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
             assert (again.workspace_id == name, again.cached) == (False, False)
 
 
-async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots: Path, tmp_path: Path) -> None:
+async def test_a_killed_server_leaves_no_mount_and_its_successor_what_was_finished(roots: Path, tmp_path: Path) -> None:
     folder, base = project(roots / "restart")
     settings = ("max_concurrent=1", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}")
     with running(*settings) as server:
         async with ExecutorClient(server.target) as executor:
             name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
-        server.process.send_signal(signal.SIGKILL)
+            call = asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=name))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            server.process.send_signal(signal.SIGKILL)
+            with pytest.raises(ExecutorUnavailable):
+                await call
         server.process.wait()
+    assert not sandbox_mounts(1)
     (kept(tmp_path) / "making" / "99" / "tree").mkdir(parents=True)
     [whole] = (kept(tmp_path) / "ready").iterdir()
     (kept(tmp_path) / "ready" / "partial" / "tree").mkdir(parents=True)
@@ -320,26 +325,9 @@ async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots:
             assert list((kept(tmp_path) / "making").iterdir()) == []
 
 
-def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
-    with running("max_concurrent=1", f"workspace_dir={tmp_path}"):
-        words, _, _ = command("max_concurrent=1", f"workspace_dir={tmp_path}")
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2
-        assert "workspace_dir" in done.stderr
-        assert "another server uses" in done.stderr
-
-
-async def test_a_killed_server_leaves_no_preparation_running_and_no_mount(roots: Path, tmp_path: Path) -> None:
-    folder, base = project(roots / "killed")
-    with running("max_concurrent=1", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}") as server:
-        async with ExecutorClient(server.target) as executor:
-            name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
-            call = asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=name))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            server.process.send_signal(signal.SIGKILL)
-            with pytest.raises(ExecutorUnavailable):
-                await call
-    assert not sandbox_mounts(1)
+def test_two_servers_do_not_share_a_folder(server: Server, roots: Path) -> None:
+    [said] = each_refused({f"workspace_dir={roots}.store": "another server uses"})
+    assert "workspace_dir" in said
 
 
 async def test_a_remote_is_fetched_where_it_is_allowed(roots: Path, tmp_path: Path) -> None:

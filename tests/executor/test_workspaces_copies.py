@@ -133,6 +133,8 @@ async def test_the_copy_costs_the_program_nothing(executor: ExecutorClient, tmp_
 async def test_too_large_a_workspace_is_refused_and_says_what_is_allowed(
     executor: ExecutorClient, server: Server, tmp_path: Path
 ) -> None:
+    told = server.status().workspaces
+    assert (told.max_copy_bytes, told.max_copy_entries) == (MOST, copies.MOST_ENTRIES)
     large = await prepared(executor, tmp_path / "large", {"big": os.urandom(MOST)})
     for call in (executor.execute("1", workspace_id=large), executor.create_session(workspace_id=large)):
         with pytest.raises(WorkspaceTooLarge, match=rf"at most {MOST} bytes .*workspace_copy_bytes.*limits.disk_bytes"):

@@ -332,30 +332,38 @@ async def test_no_tenant_waits_for_bundles_of_another(executor: ExecutorClient, 
     await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack", server.pid))
 
 
-async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes(roots: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def hasty(roots: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that ends preparations after 3 s."""
+    store = tmp_path_factory.mktemp("hasty")
+    settings = (f"workspace_roots=[{roots}]", f"workspace_dir={store}", "workspace_timeout_s=3")
+    with running("max_concurrent=1", *settings) as started:
+        yield started
+        wait_for(lambda: not list((kept(store) / "making").iterdir()))
+
+
+async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes(hasty: Server, roots: Path) -> None:
     """A pipe that nobody writes to stands in place of the reference that git reads."""
     folder, _ = project(roots / "slow")
+    before = hasty.status().workspaces.entries
     reference = folder / ".git" / "refs" / "heads" / "main"
     reference.unlink()
     os.mkfifo(reference)
-    settings = (f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}", "workspace_timeout_s=3")
-    with running("max_concurrent=1", *settings) as server:
-        async with ExecutorClient(server.target) as executor:
-            call = asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main"))
-            await asyncio.to_thread(wait_for, lambda: processes_with(f"--git-dir={folder}"))
-            with pytest.raises(ExecutorError, match="longer than 3 s"):
-                await call
-            # Killed before the answer, they are gone a moment later.
-            await asyncio.to_thread(wait_for, lambda: not processes_with(f"--git-dir={folder}"))
-            long = unfolding(project(roots / "long")[0], objects=5000, copies=1)
-            with pytest.raises(ExecutorError, match="longer than 3 s"):
-                await executor.prepare_workspace(bundle=long, commit="main")
-            await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack", server.pid))
-            assert not list((kept(tmp_path) / "ready").iterdir())
-            assert not list((kept(tmp_path) / "making").iterdir())
+    async with ExecutorClient(hasty.target) as executor:
+        call = asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main"))
+        await asyncio.to_thread(wait_for, lambda: processes_with(f"--git-dir={folder}"))
+        with pytest.raises(ExecutorError, match="longer than 3 s"):
+            await call
+        # Killed before the answer, they are gone a moment later.
+        await asyncio.to_thread(wait_for, lambda: not processes_with(f"--git-dir={folder}"))
+        long = unfolding(project(roots / "long")[0], objects=5000, copies=1)
+        with pytest.raises(ExecutorError, match="longer than 3 s"):
+            await executor.prepare_workspace(bundle=long, commit="main")
+        await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack", hasty.pid))
+        assert hasty.status().workspaces.entries == before
 
 
-async def test_the_time_of_others_is_not_the_preparations_own(roots: Path, tmp_path: Path) -> None:
+async def test_the_time_of_others_is_not_the_preparations_own(hasty: Server, roots: Path) -> None:
     """Four that hang until they are ended take both places twice; the one after them has all of its time."""
     hanging = []
     for name in ("first", "second", "third", "fourth"):
@@ -369,18 +377,15 @@ async def test_the_time_of_others_is_not_the_preparations_own(roots: Path, tmp_p
     def of(folder: Path) -> list[int]:
         return processes_with(f"--git-dir={folder}")
 
-    settings = (f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}", "workspace_timeout_s=3")
-    with running("max_concurrent=1", *settings) as server:
-        async with ExecutorClient(server.target) as executor:
-            calls = [
-                asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main"))
-                for folder in hanging
-            ]
-            await asyncio.to_thread(wait_for, lambda: sum(map(bool, map(of, hanging))) == 2)
-            ready = await executor.prepare_workspace(local_path=str(good), commit=commit)
-            assert ready.commit == commit
-            ends = await asyncio.gather(*calls, return_exceptions=True)
-            assert all("longer than 3 s" in str(end) for end in ends)
+    async with ExecutorClient(hasty.target) as executor:
+        calls = [
+            asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main")) for folder in hanging
+        ]
+        await asyncio.to_thread(wait_for, lambda: sum(map(bool, map(of, hanging))) == 2)
+        ready = await executor.prepare_workspace(local_path=str(good), commit=commit)
+        assert ready.commit == commit
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all("longer than 3 s" in str(end) for end in ends)
 
 
 async def test_cancelling_the_last_call_ends_the_preparation(
@@ -392,9 +397,14 @@ async def test_cancelling_the_last_call_ends_the_preparation(
     os.mkfifo(reference)
     calls = [asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main")) for _ in range(2)]
     await asyncio.to_thread(wait_for, lambda: processes_with(f"--git-dir={folder}"))
+    before = server.status().workspaces
+    assert before.preparing == 1
     calls[0].cancel()
     await asyncio.sleep(0.5)
     assert len(processes_with(f"--git-dir={folder}")) == 1, "the two calls did not share the work"
     calls[1].cancel()
     await asyncio.to_thread(wait_for, lambda: not processes_with(f"--git-dir={folder}"))
+    await asyncio.to_thread(wait_for, lambda: server.status().workspaces.preparing == 0)
+    after = server.status().workspaces
+    assert (after.entries, after.prepared_total) == (before.entries, before.prepared_total)
     assert server.readiness() == 1

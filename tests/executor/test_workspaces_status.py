@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from executor_service import ExecutorClient, Overloaded
-from executor_service.guest.walls import copies, landlock
 from executor_service.v1 import executor_pb2 as pb
-from tests.executor.levels import LEVELS
 from tests.executor.repositories import commit, new
 from tests.executor.servers import Server, running, wait_for
 
@@ -58,29 +55,3 @@ async def test_status_tells_of_workspaces(tmp_path: Path) -> None:
             assert counts(server, "prepared_total", "evicted_total") == (5, 2)
             assert sum(counts(server, "entries", "expired_total")) == 3
             await asyncio.to_thread(wait_for, lambda: counts(server, "entries", "expired_total") == (2, 1))
-
-
-async def test_a_preparation_in_flight_is_counted_once_however_many_wait(tmp_path: Path) -> None:
-    """A pipe that nobody writes to stands in place of the reference that git reads."""
-    folder = new(tmp_path / "roots" / "r")
-    commit(folder, "one", {"a": b"x"})
-    reference = folder / ".git" / "refs" / "heads" / "main"
-    reference.unlink()
-    os.mkfifo(reference)
-    with running("max_concurrent=1", f"workspace_roots=[{tmp_path}/roots]") as server:
-        async with ExecutorClient(server.target) as executor:
-            asked = [
-                asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main")) for _ in range(3)
-            ]
-            await asyncio.to_thread(wait_for, lambda: counts(server, "preparing") == (1,))
-            for call in asked:
-                call.cancel()
-            await asyncio.to_thread(wait_for, lambda: counts(server, "preparing") == (0,))
-            assert counts(server, "entries", "prepared_total") == (0, 0)
-
-
-@pytest.mark.skipif(not landlock.abi(), reason="the level landlock is not offered here")
-def test_the_bound_of_copies_is_told() -> None:
-    level = next(level for level in LEVELS if level.landlock)
-    with level.running("max_concurrent=1", f"workspace_copy_bytes={MOST}") as server:
-        assert counts(server, "max_copy_bytes", "max_copy_entries") == (MOST, copies.MOST_ENTRIES)
