@@ -10,13 +10,10 @@ from executor_service import ExecutorClient
 from tests.executor.gateways import GatewayServer, gateway
 from tests.executor.servers import Server, running
 
-SECRET = "server-secret-3f1b"
-
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A server with small queues and a secret in its environment."""
-    with running("max_concurrent=4", "max_queued=500", env={"FAIRBOX_TEST_SECRET": SECRET}) as started:
+    with running("max_concurrent=4", "max_queued=500") as started:
         yield started
 
 

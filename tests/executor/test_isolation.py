@@ -6,13 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import uuid
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome, OutputChunk, Program
-from tests.executor.conftest import SECRET
-from tests.executor.servers import Server, environment, idle, processes_with, wait_for
+from tests.executor.servers import Server, idle, wait_for
 
 
 async def printed(executor: ExecutorClient, code: str, **options: object) -> str:
@@ -26,58 +24,18 @@ async def test_the_environment_is_empty_but_for_four_names(executor: ExecutorCli
     assert text == "['HOME', 'LANG', 'PATH', 'TMPDIR'] /sandbox /sandbox\n"
 
 
-async def test_the_servers_environment_is_nowhere(executor: ExecutorClient, server: Server) -> None:
-    assert SECRET.encode() in environment(server.pid)
-    code = """
-import glob, sys
-needle = sys.argv[1].encode()
-found = [path for path in glob.glob("/proc/[0-9]*/cmdline") if needle in open(path, "rb").read() and "self" not in path]
-for path in glob.glob("/proc/[0-9]*/environ"):
-    try: found += [path] * (needle in open(path, "rb").read())
-    except OSError: pass
-for line in open("/proc/self/maps"):
-    ends, rights = line.split()[:2]
-    start, end = (int(word, 16) for word in ends.split("-"))
-    if "r" in rights and "[v" not in line:
-        with open("/proc/self/mem", "rb", 0) as memory:
-            memory.seek(start)
-            data = memory.read(end - start)
-        places = [place for place in range(len(data)) if data.startswith(needle, place)] if needle in data else []
-        found += [line] * any(data[place - 1 : place] == b"=" for place in places)  # as in an environment
-print([item for item in found if not item.endswith("2/cmdline")])
-"""
-    text = await printed(executor, code, args=[SECRET])
-    assert text == "[]\n"
-
-
-async def test_the_init_can_not_be_read_or_traced(executor: ExecutorClient) -> None:
+async def test_there_is_little_more_than_programs_need(executor: ExecutorClient) -> None:
     code = """
 import os
-for name in ("environ", "mem", "maps", "root", "fd", "cwd"):
-    try:
-        path = f"/proc/1/{name}"
-        how = os.listdir if name == "fd" else os.readlink if name in ("root", "cwd") else open
-        print(name, how(path))
-    except OSError as error: print(name, error.strerror)
+print(sorted(os.listdir("/proc/self/fd")), [line.split()[0] for line in list(open("/proc/self/net/dev"))[2:]])
+print(*sorted(set(os.listdir("/")) - {"bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr"}))
+print(*os.listdir("/etc"))
 """
-    assert await printed(executor, code) == "".join(
-        f"{name} Permission denied\n" for name in ("environ", "mem", "maps", "root", "fd", "cwd")
-    )
-
-
-async def test_the_init_can_not_be_killed_stopped_or_limited(executor: ExecutorClient) -> None:
-    code = """
-import os, resource, signal, time
-for number in range(1, 65):
-    try: os.kill(1, number)
-    except OSError: pass
-try: os.kill(-1, signal.SIGTERM)
-except OSError: pass
-try: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))
-except OSError as error: print(error.strerror)
-print(os.getpid(), os.getppid())
-"""
-    assert await printed(executor, code) == "Operation not permitted\n2 1\n"
+    held, top, etc = (await printed(executor, code)).splitlines()
+    assert held == "['0', '1', '2', '3'] ['lo:']"
+    assert {"dev", "etc", "proc", "sandbox", "tmp"} <= set(top.split())
+    assert not {"home", "var", "run", "sys", "mnt", "opt", "boot", "srv"} & set(top.split())
+    assert not {"shadow", "ssl"} & set(etc.split())
 
 
 async def test_no_capabilities_and_no_way_to_new_privileges(executor: ExecutorClient) -> None:
@@ -86,74 +44,6 @@ async def test_no_capabilities_and_no_way_to_new_privileges(executor: ExecutorCl
     assert {status[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert int(status["Uid"].split()[0]) != 0
-
-
-async def test_no_descriptors_but_the_three(executor: ExecutorClient) -> None:
-    assert await printed(executor, "import os; print(sorted(os.listdir('/proc/self/fd')))") == "['0', '1', '2', '3']\n"
-
-
-async def test_the_network_is_loopback_alone(executor: ExecutorClient, server: Server) -> None:
-    port = server.target.rpartition(":")[2]
-    code = f"""
-import socket
-print([line.split(":")[0].strip() for line in list(open("/proc/self/net/dev"))[2:]])
-for address in (("1.1.1.1", 53), ("127.0.0.1", {port}), ("169.254.169.254", 80)):
-    try: socket.create_connection(address, timeout=5); print("connected")
-    except OSError as error: print(error.strerror)
-for domain in (socket.AF_VSOCK, socket.AF_NETLINK, socket.AF_PACKET):
-    try: socket.socket(domain, socket.SOCK_RAW if domain != socket.AF_VSOCK else socket.SOCK_STREAM); print("created")
-    except OSError as error: print(error.strerror)
-"""
-    lines = (await printed(executor, code)).splitlines()
-    assert lines[0] == "['lo']"
-    assert lines[1:4] == ["Network is unreachable", "Connection refused", "Network is unreachable"]
-    assert lines[4:] == ["Operation not permitted"] * 3
-
-
-async def test_the_host_is_read_only_and_mostly_absent(executor: ExecutorClient) -> None:
-    code = """
-import os
-for path in ("/x", "/usr/x", "/etc/passwd", "/usr/bin/env", "/dev/x", "/proc/sys/kernel/hostname"):
-    try: open(path, "w"); print(path, "written")
-    except OSError as error: print(path, error.strerror)
-print(sorted(set(os.listdir("/")) - {"bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr"}))
-print(sorted(os.listdir("/etc")))
-"""
-    *writes, top, etc = (await printed(executor, code)).splitlines()
-    assert not [line for line in writes if "written" in line]
-    assert {"'dev'", "'etc'", "'proc'", "'sandbox'", "'tmp'"} <= set(top.strip("[]").split(", "))
-    for name in ("home", "var", "run", "sys", "mnt", "opt", "boot", "srv"):
-        assert f"'{name}'" not in top
-    assert "shadow" not in etc
-    assert "ssl" not in etc
-
-
-async def test_forbidden_system_calls_fail(executor: ExecutorClient) -> None:
-    code = """
-import ctypes, errno
-libc = ctypes.CDLL(None, use_errno=True)
-def attempt(name, *args):
-    result = getattr(libc, name)(*args)
-    print(name, result, errno.errorcode.get(ctypes.get_errno()))
-for flag in (0x10000000, 0x20000, 0x40000000): attempt("unshare", flag)
-attempt("mount", b"x", b"/tmp", b"tmpfs", 0, None)
-attempt("umount2", b"/proc", 2)
-attempt("ptrace", 16, 1, 0, 0)
-attempt("chroot", b"/tmp")
-attempt("setns", 0, 0)
-attempt("sethostname", b"x", 1)
-attempt("setuid", 0)
-attempt("personality", 0x40000)
-numbers = {"io_uring_setup": 425, "bpf": 321, "perf_event_open": 298, "keyctl": 250, "userfaultfd": 323}
-for name, number in numbers.items():
-    ctypes.set_errno(0)
-    print(name, libc.syscall(number, 0, 0, 0, 0, 0), errno.errorcode.get(ctypes.get_errno()))
-print("clone3", libc.syscall(435, 0, 0), errno.errorcode.get(ctypes.get_errno()))
-"""
-    lines = (await printed(executor, code)).splitlines()
-    assert lines.pop() == "clone3 -1 ENOSYS"
-    assert len(lines) == 16
-    assert not [line for line in lines if not line.endswith("-1 EPERM")], lines
 
 
 async def test_a_runtime_may_give_its_threads_the_usual_policy_and_no_other(executor: ExecutorClient) -> None:
@@ -180,20 +70,6 @@ print([name for name in ("su", "mount", "sudo") if os.path.exists("/usr/bin/" + 
     assert await printed(executor, code) == "Operation not permitted\n[]\n"
 
 
-async def test_runs_do_not_see_each_other(executor: ExecutorClient) -> None:
-    write = """
-import os, socket
-for folder in ("/tmp", "/sandbox", "/dev/shm"): open(folder + "/left-behind", "w").write("x")
-from multiprocessing import shared_memory
-memory = shared_memory.SharedMemory("left", create=True, size=10)
-os._exit(0)
-"""
-    for _ in range(5):  # more runs than slots: each slot is used again
-        await printed(executor, write)
-        text = await printed(executor, "import glob; print(glob.glob('/*/left*') + glob.glob('/dev/shm/*'))")
-        assert text == "[]\n"
-
-
 async def test_concurrent_runs_have_different_uids_or_namespaces(executor: ExecutorClient) -> None:
     code = """
 import os, socket, time
@@ -216,40 +92,6 @@ time.sleep(600)
     assert all(text.endswith("[1, 2]\n") for text in texts)
     if os.geteuid() == 0:
         assert len({text.split()[0] for text in texts}) == 4
-
-
-ORPHAN = """
-import os, signal, subprocess, sys, time
-if os.fork() == 0:
-    os.setsid()
-    for number in range(1, 65):
-        try: signal.signal(number, signal.SIG_IGN)
-        except (OSError, ValueError): pass
-    if os.fork() == 0:
-        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
-    time.sleep(600)
-time.sleep(0.3)
-print("main is done")
-"""
-
-
-async def test_an_orphan_dies_with_its_run_and_does_not_delay_it(executor: ExecutorClient) -> None:
-    marker = f"orphan-{uuid.uuid4().hex}"
-    result = await executor.execute(ORPHAN, args=[marker], limits=Limits(wall_time_s=60))
-    assert (result.outcome, result.stdout.data) == (Outcome.FINISHED, b"main is done\n")
-    assert result.wall_time_s < 30  # it held stdout open for 600 s
-    wait_for(lambda: not processes_with(marker))  # killed before the answer; the kernel takes its time to bury them
-
-
-async def test_killing_everything_from_inside_kills_only_the_run(executor: ExecutorClient, server: Server) -> None:
-    code = """
-import os, subprocess
-child = subprocess.Popen(["sleep", "600"])
-os.kill(-1, 9)  # spares its caller
-print(child.wait())
-"""
-    assert await printed(executor, code) == "-9\n"
-    assert server.process.poll() is None
 
 
 async def test_output_pipes_can_be_opened_by_name_and_not_read(executor: ExecutorClient) -> None:

@@ -36,8 +36,9 @@ async def test_a_program_that_kills_itself_is_signaled(executor: ExecutorClient,
 
 
 async def test_output_is_bytes_and_need_not_be_text(executor: ExecutorClient) -> None:
-    result = await executor.execute("import os; os.write(1, bytes(range(256)) + '\\U0001F600'.encode()[:2])")
-    assert result.stdout.data == bytes(range(256)) + b"\xf0\x9f"
+    odd = bytes(range(256)) * 4 + b'\0\xed\xa0\x80\x1b]0;title\x07{"type":"ended"}' + "\U0001f600".encode()[:2]
+    result = await executor.execute(f"import os; os.write(1, {odd!r})")
+    assert result.stdout.data == odd
     assert "�" in result.stdout.text
 
 

@@ -55,7 +55,7 @@ os.execv('/bin/bash', ['bash', '-c', 'f() { f | f & }; f; sleep 99'])
 
 @pytest.mark.parametrize("name", BOMBS)
 async def test_a_bomb_is_contained(executor: ExecutorClient, name: str) -> None:
-    await contained(executor, BOMBS[name], Limits(processes=32, wall_time_s=2, cpu_time_s=4, memory_bytes=256 * MIB))
+    await contained(executor, BOMBS[name], Limits(processes=32, wall_time_s=1, cpu_time_s=2, memory_bytes=256 * MIB))
 
 
 async def test_where_the_init_is_asked_there_are_never_more_than_the_limit(
@@ -210,22 +210,6 @@ async def test_a_flood_is_cut_and_ended(executor: ExecutorClient, name: str) -> 
     assert result.outcome in (Outcome.OUTPUT_LIMIT, *others), result
     output = result.stderr if name == "stderr" else result.stdout
     assert (len(output.data), output.truncated) == (1000, True)
-
-
-OUTPUTS = {
-    "every_byte": ("import os; os.write(1, bytes(range(256)) * 4)", bytes(range(256)) * 4),
-    "null_bytes": ("import os; os.write(1, b'\\0' * 1000)", b"\0" * 1000),
-    "half_a_character": ("import os; os.write(1, '\u20ac'.encode()[:2])", "\u20ac".encode()[:2]),
-    "surrogates": ("import os; os.write(1, b'\\xed\\xa0\\x80')", b"\xed\xa0\x80"),
-    "terminal": ("print('\\x1b]0;title\\x07\\x1b[2J')", b"\x1b]0;title\x07\x1b[2J\n"),
-    "our_frames": ('import os; os.write(1, b\'{"type":"ended"}\')', b'{"type":"ended"}'),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-async def test_output_is_bytes(executor: ExecutorClient, name: str) -> None:
-    code, expected = OUTPUTS[name]
-    assert (await executor.execute(code)).stdout.data == expected
 
 
 KERNEL_OBJECTS = table(r"""
