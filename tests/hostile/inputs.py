@@ -36,6 +36,8 @@ class Input:
     to: str
     make: Callable[[], list[Message | bytes]]
     headers: dict[str, str] = field(default_factory=dict)
+    large: bool = False
+    """It is sent for its size: memory is looked at after it alone."""
 
 
 FORGE = """
@@ -327,21 +329,23 @@ def _large(text: str) -> str:
 def _request(line: str) -> Input:
     to, _, text = re.sub("CHAT|MODEL|USER", lambda found: _WORDS[found[0]], line).partition(" |")
     text = text.strip() if to.startswith("/") else text
+    large = any(int(count) >= 50_000 for count in re.findall(r"<<(\d+)", text))
     if to.startswith("/"):
         coding, _, rest = text.partition(" ")
         if coding not in ("gzip", "deflate"):
-            return Input(f"POST {to}", lambda: [_large(text).encode()])
+            return Input(f"POST {to}", lambda: [_large(text).encode()], large=large)
         pack = gzip.compress if coding == "gzip" else zlib.compress
         return Input(
             f"POST {to}",
             lambda: [pack(_large(rest).encode()) if "<<" in rest else rest.encode()],
             {"Content-Encoding": coding},
+            large,
         )
     if to == "Session":
         words = re.sub("MYSELF|HELLO|ASK|LEASE", lambda found: _WORDS[found[0]], text)
-        return Input(to, lambda: [_said(each) for each in _large(words).split(" ; ")])
+        return Input(to, lambda: [_said(each) for each in _large(words).split(" ; ")], large=large)
     kind = message_factory.GetMessageClass(RPCS[to].input_type)
-    return Input(to, lambda: [_written(text, kind)])
+    return Input(to, lambda: [_written(text, kind)], large=large)
 
 
 _LONG_FIELD = re.compile(r"(\w+): '<<(\d+)\*(.*?)>>'$")
@@ -406,7 +410,7 @@ def _candidate(code: str) -> Input:
 
 
 def _raw(to: str, data: bytes) -> Input:
-    return Input(to, lambda: [data])
+    return Input(to, lambda: [data], large=len(data) > 1 << 20)
 
 
 INPUTS = {
@@ -425,7 +429,7 @@ INPUTS = {
     },
     **{f"printed: {name}": _verify(code, 1, stdio=_NUMBERS) for name, code in _lines(PRINTED).items()},
     **{name: _request(line) for name, line in _lines(REQUESTS + CAPTURED.lstrip()).items()},
-    **{name: Input("Session", make) for name, make in LONG_FRAMES.items()},
+    **{name: Input("Session", make, large=True) for name, make in LONG_FRAMES.items()},
     **{
         f"{to}: {name}": _raw(to, data)
         for to in ("ExecuteCode", "VerifyCode", "PrepareWorkspace", "Session", "AcquireToken")

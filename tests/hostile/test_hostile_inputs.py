@@ -1,4 +1,7 @@
-"""Each input of the table, sent to real services; then everything that `services` says has to hold."""
+"""Each input of the table, sent to real services; then everything that `services` says has to hold.
+
+Small inputs are sent several at a time. If something does not hold then, each of them is sent to new services alone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from executor_service.v1 import executor_pb2 as pb
 from tests.hostile.inputs import INPUTS, Input
 from tests.hostile.services import GROWTH, OURS, Services, infra, started
 
+_TOGETHER = 10
 _MOST_S = 2.0
 """Longest answer of a health service, on a machine that does other things as well."""
 
@@ -70,31 +74,50 @@ async def send(services: Services, what: Input, sent: list[Message | bytes]) -> 
     return answers
 
 
-async def harm(services: Services, what: Input, sent: list[Message | bytes]) -> None:
-    """Sends what was made of it, and looks at what came back and at the services."""
+async def harm(services: Services, made: dict[str, list[Message | bytes]]) -> None:
+    """Sends what was made of those inputs, and looks at what came back and at the services."""
     began = time.monotonic()
-    for each in await send(services, what, sent):
-        assert not (isinstance(each, Message) and infra(each)), each
-        assert each not in OURS
-        assert not (isinstance(each, int) and each >= 500), each
+    for name, sent in made.items():
+        for each in await send(services, INPUTS[name], sent):
+            assert not (isinstance(each, Message) and infra(each)), (name, each)
+            assert each not in OURS, (name, each)
+            assert not (isinstance(each, int) and each >= 500), (name, each)
     await services.check(began, _MOST_S)
 
 
-@pytest.mark.parametrize("what", [pytest.param(each, id=name) for name, each in INPUTS.items()])
-async def test_whatever_is_sent_everything_holds(kept: Kept, what: Input) -> None:
+async def holds(kept: Kept, *names: str) -> None:
+    """Everything, when those inputs have been sent."""
     services = await kept.whole()
     try:
         # What calls have left may stay until others come, for instance the bytes of the last; it must not become more.
-        most, sent = GROWTH, what.make()
+        most, made = GROWTH, {name: INPUTS[name].make() for name in names}
         for _ in range(_ROUNDS):
-            await harm(services, what, sent)
+            await harm(services, made)
             if not (grown := services.grown(most)):
                 return
             services.settle()
             most = _AGAIN
-        raise AssertionError(grown)
+        raise AssertionError(f"after {names}: {grown}")
     except BaseException:
         kept.end()
+        raise
+
+
+_SMALL = [name for name, each in INPUTS.items() if not each.large]
+
+
+@pytest.mark.parametrize("name", [name for name, each in INPUTS.items() if each.large])
+async def test_whatever_is_sent_everything_holds(kept: Kept, name: str) -> None:
+    await holds(kept, name)
+
+
+@pytest.mark.parametrize("names", [_SMALL[at : at + _TOGETHER] for at in range(0, len(_SMALL), _TOGETHER)], ids=min)
+async def test_whatever_small_is_sent_everything_holds(kept: Kept, names: list[str]) -> None:
+    try:
+        await holds(kept, *names)
+    except Exception:
+        for name in names:
+            await holds(kept, name)
         raise
 
 
