@@ -64,7 +64,7 @@ def limiter_running(*settings: str) -> Iterator[Limiter]:
         "metrics_listen=",
         *settings,
     ]
-    process = subprocess.Popen([sys.executable, "-m", "limiter", *words, *settings], cwd=ROOT, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "limiter", *words], cwd=ROOT, text=True)
     limiter = Limiter(process, target, admin)
     try:
         wait_for(lambda: Server(process, target, health).readiness() == 1 or process.poll() is not None, START_WITHIN_S)

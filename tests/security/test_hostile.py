@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -23,10 +21,10 @@ import pytest
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.net.channels import open_channel
-from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from tests.executor.servers import running
+from tests.executor.test_leases import limiter_running
 from tests.security import wire
 from tests.security.services import TOKENS, Secrets
 
@@ -81,23 +79,6 @@ class Target:
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-@contextlib.contextmanager
-def limiter_process(*settings: str) -> Iterator[tuple[str, str, int]]:
-    """Its address, that for operators, and its process id."""
-    ports = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    names = ("listen", "admin_listen", "health_listen")
-    words = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-    command = [sys.executable, "-m", "limiter", *words, "metrics_listen=", "fresh=true", *settings]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert any("listening on" in line for line in process.stderr)
-            yield ports[0], ports[1], process.pid
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
     return Secrets.make(tmp_path_factory.mktemp("secrets"))
@@ -109,11 +90,15 @@ def target(request: pytest.FixtureRequest, kept: Secrets) -> Iterator[Target]:
     security = kept.security(tls=False)
     settings = [f"{role}_token_file={kept.tokens(role)}" for role in Role]
     if request.param == "limiter":
-        with limiter_process(*settings) as (address, _, pid):
-            yield Target(address, pid, security, ACQUIRE)
+        with limiter_running(*settings) as limiter:
+            yield Target(limiter.target, limiter.process.pid, security, ACQUIRE)
     else:
         with running(settings[0], settings[2]) as server:
             yield Target(server.target, server.pid, security, EXECUTE)
+
+
+ONE = pytest.mark.parametrize("target", ["executor"], indirect=True)
+"""Both services have the same server of gRPC: nothing of what the one or the other adds takes part."""
 
 
 async def test_a_message_above_the_bound_is_refused_and_nothing_else_happens(target: Target) -> None:
@@ -138,16 +123,17 @@ async def test_a_strangers_message_is_not_taken_in(target: Target) -> None:
     assert target.resident_mib() - before < 64
 
 
-@pytest.mark.parametrize("size", [20_000, 100_000, 1_000_000])
-async def test_huge_metadata_is_refused(target: Target, size: int) -> None:
+@ONE
+async def test_huge_metadata_is_refused(target: Target) -> None:
     async with target.serving(), open_channel(target.address, security=target.security) as channel:
         call: Any = channel.unary_unary(target.path, request_serializer=bytes)
-        for _ in range(20):
+        for size in (20_000, 100_000, 1_000_000) * 5:
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call(b"", metadata=(("x", "y" * size),), timeout=_DEADLINE_S)
             assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@ONE
 async def test_a_flood_of_pings_ends_its_connection(target: Target) -> None:
     async with target.serving() as still:
         taken = await asyncio.to_thread(wire.pour, target.address, wire.PREFACE, wire.PING * 50, 100_000)
@@ -155,6 +141,7 @@ async def test_a_flood_of_pings_ends_its_connection(target: Target) -> None:
         await still()
 
 
+@ONE
 @pytest.mark.parametrize("kind", ["settings", "resets"])
 async def test_floods_of_frames_leave_others_served(target: Target, kind: str) -> None:
     """Rapid resets are CVE-2023-44487."""
@@ -167,6 +154,7 @@ async def test_floods_of_frames_leave_others_served(target: Target, kind: str) -
             await still()
 
 
+@ONE
 async def test_calls_that_never_send_their_message_hold_nothing(target: Target) -> None:
     """They have no token, so that each is over at once, and the next thousands take the memory of those before."""
     calls = b"".join(wire.headers(each, target.path) for each in range(1, 10_000, 2))
@@ -216,6 +204,7 @@ async def test_a_flood_of_calls_without_tokens_leaves_others_served(target: Targ
     assert all(attacker.cancelled() for attacker in attackers)
 
 
+@ONE
 async def test_thousands_of_silent_connections_leave_others_served(target: Target) -> None:
     """Two kinds: those that say nothing, and those that begin HTTP/2 and call nothing."""
     async with target.serving() as still:
@@ -238,8 +227,8 @@ async def test_thousands_of_silent_connections_leave_others_served(target: Targe
 def small(kept: Secrets) -> Iterator[tuple[Target, str]]:
     """A limiter with TLS, tokens and room for 200 connections; and where operators reach it."""
     settings = kept.server_settings() | {"max_connections": 200}
-    with limiter_process(*(f"{name}={value}" for name, value in settings.items())) as (address, admin, pid):
-        yield Target(address, pid, kept.security(), ACQUIRE), admin
+    with limiter_running(*(f"{name}={value}" for name, value in settings.items())) as limiter:
+        yield Target(limiter.target, limiter.process.pid, kept.security(), ACQUIRE), limiter.admin
 
 
 async def test_half_handshakes_are_ended_and_give_their_places_back(small: tuple[Target, str], kept: Secrets) -> None:
@@ -275,14 +264,13 @@ async def test_half_handshakes_are_ended_and_give_their_places_back(small: tuple
 )
 async def test_a_flood_that_is_renewed_shuts_no_newcomers_out(kept: Secrets) -> None:
     """A peer that opens as many connections as it may, again and again, keeps others from connecting."""
-    settings = {"max_connections": 50, "fresh": True}
-    with limiter_process(*(f"{name}={value}" for name, value in settings.items())) as (address, _, pid):
-        target = Target(address, pid, PLAINTEXT, ACQUIRE)
-        async with open_channel(address) as old:
+    with limiter_running("max_connections=50") as limiter:
+        target = Target(limiter.target, limiter.process.pid, PLAINTEXT, ACQUIRE)
+        async with open_channel(target.address) as old:
             await target.serve_one(old)
-            with wire.many(address, 100, wire.PREFACE):
+            with wire.many(target.address, 100, wire.PREFACE):
                 await target.serve_one(old)
-                async with open_channel(address) as new:
+                async with open_channel(target.address) as new:
                     await target.serve_one(new)
 
 
