@@ -72,9 +72,9 @@ def stop(service: Service) -> int:
     return service.process.wait(timeout=60)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One `fairbox up` for the tests of a module, with two programs in flight at most."""
+    """One `fairbox up` for all tests, with two programs in flight at most."""
     running = start(tmp_path_factory.mktemp("up"), "max_in_flight=2")
     yield running
     assert stop(running) == 130
@@ -100,3 +100,11 @@ def children(pid: int) -> list[int]:
             if parent == pid:
                 found += [int(entry.name), *children(int(entry.name))]
     return found
+
+
+def until_gone(processes: list[int]) -> None:
+    """Until none is left; who is told to end is gone a moment after."""
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in processes if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)

@@ -10,15 +10,13 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executor_service import ExecutorClient
-from rollout.stack import StackPorts
-from tests.e2e.conftest import Service, alive, children, fairbox, ports_as_settings, start, stop
+from tests.e2e.conftest import Service, children, fairbox, start, until_gone
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "laptop.md"
 GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
@@ -128,31 +126,6 @@ def test_status_of_nothing_is_one_line_each() -> None:
     assert done.stdout.count("on 127.0.0.1:1 is not available: ") == 2
     assert done.stdout.count("\n") == 2
     assert done.stderr == "fairbox status: `fairbox up` starts limiter and executor on this machine\n"
-
-
-def test_a_missing_port_is_one_sentence(service: Service) -> None:
-    ports = replace(StackPorts.free(), limiter=service.ports.limiter)
-    done = fairbox("up", *ports_as_settings(ports))
-    assert done.returncode == 1
-    assert f"can't listen on {service.ports.limiter}: Address already in use" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def until_gone(processes: list[int]) -> None:
-    """Until none is left; who is told to end is gone a moment after."""
-    deadline = time.monotonic() + 60
-    while left := [pid for pid in processes if alive(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-
-
-def test_ctrl_c_ends_everything(service: Service) -> None:
-    """It ends what the tests above have used."""
-    below = children(service.process.pid)
-    assert len(below) >= 2
-    assert stop(service) == 130
-    until_gone(below)
-    assert " INFO " not in service.log.read_text()
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:

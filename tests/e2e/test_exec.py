@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from executor_service import Executor
 from tests.e2e.conftest import Service, fairbox
-from tests.executor.servers import wait_for
+from tests.executor.servers import each_ended, wait_for
+
+COMMAND = ("rollout.cli", "rollout.cli.exec")
 
 
 def words(service: Service, *more: str) -> list[str]:
@@ -77,14 +77,14 @@ def test_memory_has_a_limit_that_people_can_write(service: Service) -> None:
     assert "67108864 bytes" in done.stderr
 
 
-@pytest.mark.parametrize(("name", "code"), [("py", "print(1)"), ("Python3", "print(1)"), ("sh", "echo 1")])
-def test_languages_have_usual_names(service: Service, name: str, code: str) -> None:
-    assert fairbox(*words(service, "--language", name, "-c", code), input="").stdout == "1\n"
+def test_languages_have_usual_names(service: Service) -> None:
+    languages = (("py", "print(1)"), ("Python3", "print(1)"), ("sh", "echo 1"))
+    ended = each_ended((words(service, "--language", *name, "-c", code) for *name, code in languages), *COMMAND)
+    assert [each.out for each in ended] == ["1\n"] * 3, ended
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
+def test_what_is_wrong_is_said_before_anything_is_lost(service: Service) -> None:
+    wrong = [
         (
             ["--memory", "lots"],
             "argument --memory: is 'lots', must be a number of bytes, or one with k, m, g or t behind it",
@@ -94,13 +94,12 @@ def test_languages_have_usual_names(service: Service, name: str, code: str) -> N
         (["--file", "/nonexistent", "-c", "1"], "/nonexistent: No such file or directory"),
         (["/etc/hostname"], "/etc/hostname: its suffix is none of .c .cc"),
         (["--out", "a=/nonexistent/a", "-c", "open('a', 'w')"], "/nonexistent/a: No such file or directory"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_lost(service: Service, given: list[str], sentence: str) -> None:
-    done = fairbox(*words(service, *given), input="")
-    assert done.returncode in (1, 2)
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    ]
+    ended = each_ended((words(service, *given) for given, _ in wrong), *COMMAND)
+    for (given, sentence), done in zip(wrong, ended, strict=True):
+        assert done.code in (1, 2), given
+        assert sentence in done.err
+        assert "Traceback" not in done.err
 
 
 def test_the_source_may_come_from_standard_input(service: Service) -> None:

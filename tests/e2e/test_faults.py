@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import time
-from typing import Any
 
 import grpc
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from tests.e2e.conftest import Service
+from tests.executor.servers import wait_for
 
 RUNNER = textwrap.dedent(
     """
@@ -41,14 +40,6 @@ def executor_status(service: Service) -> executor_pb2.GetStatusResponse:
     with grpc.insecure_channel(service.ports.executor) as channel:
         stub = executor_pb2_grpc.ExecutorServiceStub(channel)
         return stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=10)
-
-
-def wait_for(what: Any, within_s: float = 30.0) -> None:
-    """Until `what()` is true; the deadline is generous, because nothing is timed here."""
-    deadline = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_killing_a_client_kills_its_program_and_frees_its_token(service: Service) -> None:
