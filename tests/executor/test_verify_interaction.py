@@ -150,18 +150,16 @@ async def test_who_does_not_is_wrong(executor: ExecutorClient, code: str, verdic
     assert said in result.cases[0].message
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+async def test_who_waits_for_ever_is_told_to_flush(executor: ExecutorClient) -> None:
+    codes = (
         "import sys; input(); print(500); sys.stdin.readline()",  # it does not flush
         "input(); input()",
         f"{BISECTS}\ninput_again = __import__('time').sleep(600)",
-    ],
-)
-async def test_who_waits_for_ever_is_told_to_flush(executor: ExecutorClient, code: str) -> None:
-    result = await talked(executor, code, wall_s=1)
-    assert ended(result) == (Verdict.FAILED, Cause.POLICY), result.cases[0].message
-    assert "does it flush its output" in result.cases[0].message
+    )
+    results = await asyncio.gather(*(talked(executor, code, wall_s=1) for code in codes))
+    for code, result in zip(codes, results, strict=True):
+        assert ended(result) == (Verdict.FAILED, Cause.POLICY), (code, result.cases[0].message)
+        assert "does it flush its output" in result.cases[0].message
 
 
 async def test_who_computes_too_long_is_not_told_to_flush(executor: ExecutorClient) -> None:
