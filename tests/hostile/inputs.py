@@ -185,9 +185,6 @@ a file in the program | ExecuteCode | code: '1' files { path: 'main.py/x' }
 files in each other | ExecuteCode | code: '1' files { path: 'a' } files { path: 'a/b' } files { path: './a' }
 a mode of devices | ExecuteCode | code: '1' files { path: 'a' mode: 4294967295 }
 half a million files | ExecuteCode | code: '1' <<500000#files { path: '%d' }>>
-half a million variables | ExecuteCode | code: '1' <<500000#env { key: '%d' } >>
-half a million paths | ExecuteCode | code: '1' <<500000#return_paths: '%d' >>
-half a million arguments | ExecuteCode | code: '1' <<500000*args: '' >>
 variables of the loader | ExecuteCode | code: '1' env { key: 'LD_PRELOAD' value: '/x' } env { key: 'PYTHONHOME' \\
 value: '/x' }
 a variable with = | ExecuteCode | code: '1' env { key: 'a=b' }
@@ -216,7 +213,6 @@ a stream that floods | StreamExecution | execution { code: 'while 1: print("x" *
 a session that never rests | CreateSession | idle_ttl_s: nan
 a session of no language | CreateSession | language: '<<999999*x>>'
 branches without number | BranchSession | session_id: 'x' count: 4294967295
-owners without number | BranchSession | session_id: 'x' <<500000*owners: '' >>
 a page of nowhere | ListSessions | page_token: '\\001\\0' page_size: 4294967295
 a snapshot of an interpreter | SnapshotSession | session_id: '<<999999*x>>'
 a session to delete | DeleteSession | session_id: '<<999999*x>>'
