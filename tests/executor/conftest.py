@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -13,7 +14,15 @@ from tests.executor.servers import Server, running
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    with running("max_concurrent=4", "max_queued=500") as started:
+    with running("max_concurrent=4", "max_queued=500", "languages=bash,python,text") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def compiling() -> Iterator[Server]:
+    """A server that compiles C and C++ if their compilers are here."""
+    compiled = [name for name, compiler in (("c", "gcc"), ("cpp", "g++")) if shutil.which(compiler)]
+    with running("max_concurrent=4", f"languages={','.join(('bash', 'python', *compiled))}") as started:
         yield started
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,9 +32,8 @@ FOR_EVER = '#if __INCLUDE_LEVEL__ < 150\n#include "main.c"\n#include "main.c"\n#
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running("max_concurrent=4", "languages=bash,c,python") as server:
-        yield server
+def server(compiling: Server) -> Server:
+    return compiling
 
 
 async def run(executor: ExecutorClient, code: str, *, limits: Limits = GENEROUS, **request: object) -> ExecutionResult:

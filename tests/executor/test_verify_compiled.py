@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome, StdioCase, Verdict, VerifyResult
 from executor_service.model import Compilation
-from tests.executor.servers import Server, running
+from tests.executor.servers import Server
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
@@ -23,9 +22,8 @@ CASES = [StdioCase(b"%d" % x, b"%d" % (2 * x)) for x in range(6)]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running("max_concurrent=4", "languages=cpp,python") as server:
-        yield server
+def server(compiling: Server) -> Server:
+    return compiling
 
 
 def compilations(result: VerifyResult) -> list[Compilation]:

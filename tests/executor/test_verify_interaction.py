@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,7 +25,7 @@ from executor_service import (
     VerifyResult,
 )
 from tests.executor.levels import EXTREMES, Level
-from tests.executor.servers import Server, processes_with, running, wait_for
+from tests.executor.servers import Server, processes_with, wait_for
 
 GUESSES = """\
 import sys
@@ -275,8 +274,8 @@ async def test_only_programs_talk(executor: ExecutorClient) -> None:
     ("candidate", "interactor"),
     [(("cpp", BISECTS_CPP), ("cpp", GUESSES_CPP)), (("python", BISECTS), ("cpp", GUESSES_CPP))],
 )
-async def test_compiled_programs(cpp: Server, candidate: tuple[str, str], interactor: tuple[str, str]) -> None:
-    async with ExecutorClient(cpp.target) as executor:
+async def test_compiled_programs(compiling: Server, candidate: tuple[str, str], interactor: tuple[str, str]) -> None:
+    async with ExecutorClient(compiling.target) as executor:
         judge = Checker(interactor[1], interactor[0])
         cases = [StdioCase(f"1000 {secret}".encode(), b"") for secret in (1, 37, 1000)]
         result = await executor.verify(candidate[1], cases, language=candidate[0], interactor=judge)
@@ -287,9 +286,3 @@ async def test_compiled_programs(cpp: Server, candidate: tuple[str, str], intera
         if candidate[0] == "cpp":
             bad = await executor.verify("int", cases, language="cpp", interactor=judge)
             assert {(case.verdict, case.cause) for case in bad.cases} == {(Verdict.FAILED, Cause.POLICY)}
-
-
-@pytest.fixture(scope="module")
-def cpp() -> Iterator[Server]:
-    with running("max_concurrent=4", "languages=python,cpp") as started:
-        yield started

@@ -3,8 +3,6 @@ server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from executor_service import (
@@ -19,7 +17,7 @@ from executor_service import (
     StdioCase,
     Verdict,
 )
-from tests.executor.servers import Server, running
+from tests.executor.servers import Server
 
 CASE = StdioCase(b"4", b"a b c d")
 COUNTS = (
@@ -52,12 +50,6 @@ if right < len(wanted):
     open(feedback + "%s", "w").write(str(%s))
 sys.exit(42)
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running("max_concurrent=4", "languages=bash,python,text") as started:
-        yield started
 
 
 def kattis(file: str, value: str) -> Checker:
