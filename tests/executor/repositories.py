@@ -98,6 +98,12 @@ def kept(workspace_dir: Path) -> Path:
     return found
 
 
+def shell(*lines: str) -> str:
+    """A program that runs commands in the workspace and prints what they write."""
+    script = "\n".join(['cd "$FAIRBOX_WORKSPACE"', *lines])
+    return f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}], stderr=subprocess.STDOUT)\n"
+
+
 def project(folder: Path) -> tuple[Path, str]:
     """A repository with a buggy commit, and a later one that fixes it. Returns the hash of the buggy one."""
     new(folder)

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from executor_service import ExecutorClient
+from executor_service import ExecutorClient, Outcome, Session
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.net.ports import free_port
@@ -317,3 +317,10 @@ def server_groups_left(pid: int) -> list[str]:
 def _groups(below: str) -> list[Path]:
     """Root's servers have them below GROUPS; those of an ordinary user have them below its own."""
     return [*Path("/sys/fs/cgroup").glob(("**" if os.geteuid() != 0 else GROUPS.strip("/")) + below)]
+
+
+async def said(session: Session, command: str, **options: Any) -> str:
+    """Output of a cell or command that succeeds."""
+    result = await session.run(command, **options)
+    assert result.outcome is Outcome.FINISHED, (result, result.stdout.text, result.stderr.text)
+    return result.stdout.text

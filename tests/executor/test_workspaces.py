@@ -24,19 +24,13 @@ from executor_service import (
     StdioCase,
 )
 from fairbox.net.ports import free_port
-from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project
+from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project, shell
 from tests.executor.servers import Server, each_refused, running, sandbox_mounts, wait_for
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
 ]
 BUGGY = b"def add(a, b):\n    return a - b\n"
-
-
-def shell(*lines: str) -> str:
-    """A program that runs commands in the workspace and prints what they write."""
-    script = "\n".join(["cd /testbed", *lines])
-    return f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}], stderr=subprocess.STDOUT)\n"
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from executor_service import (
     Workspace,
 )
 from tests.executor.levels import EXTREMES, Level
-from tests.executor.repositories import SECRET, bundle, project
-from tests.executor.servers import Server, wait_for
+from tests.executor.repositories import SECRET, bundle, project, shell
+from tests.executor.servers import Server, said, wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 BUGGY = "def add(a, b):\n    return a - b\n"
@@ -56,17 +56,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
 @pytest.fixture
 async def workspace(executor: ExecutorClient, repository: tuple[bytes, str]) -> Workspace:
     return await executor.prepare_workspace(bundle=repository[0], commit=repository[1])
-
-
-def shell(*lines: str) -> str:
-    script = "\n".join(['cd "$FAIRBOX_WORKSPACE"', *lines])
-    return f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}], stderr=subprocess.STDOUT)\n"
-
-
-async def said(session: Session, code: str) -> str:
-    result = await session.run(code)
-    assert result.outcome is Outcome.FINISHED, result.stderr.text
-    return result.stdout.text
 
 
 async def test_the_variable_names_the_folder(executor: ExecutorClient, workspace: Workspace, level: Level) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_service import ExecutorClient, Outcome, Session
+from executor_service import ExecutorClient
 from rollout.cli import main
 from tests.executor.images.archives import Entry, folder, host_layer, layer, layout_files, write_folder
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
@@ -74,13 +74,6 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
 async def client(setting: Setting) -> AsyncIterator[ExecutorClient]:
     async with ExecutorClient(setting.server.target) as made:
         yield made
-
-
-async def said(session: Session, command: str) -> str:
-    """Output of a command that succeeds."""
-    result = await session.run(command)
-    assert result.outcome is Outcome.FINISHED, (result, result.stdout.text, result.stderr.text)
-    return result.stdout.text
 
 
 def _served(level: Level, top: Path) -> Iterator[Setting]:

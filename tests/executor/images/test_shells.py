@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from executor_service import CannotBranch, ExecutorClient, InputFile, InvalidRequest, Limits, NotFound, Outcome
-from tests.executor.images.conftest import Setting, said
-from tests.executor.servers import wait_for
+from tests.executor.images.conftest import Setting
+from tests.executor.servers import said, wait_for
 
 
 async def test_a_shell_begins_in_its_image_and_keeps_what_commands_change(client: ExecutorClient) -> None:

@@ -25,7 +25,8 @@ from executor_service.images.errors import ImageError, ImageStoreFull, LayerTime
 from executor_service.images.snapshot import take_snapshot
 from executor_service.images.store import ImageStore, StoredImage
 from tests.executor.images.archives import Entry, layer, layout_files, write_folder
-from tests.executor.images.conftest import Setting, said
+from tests.executor.images.conftest import Setting
+from tests.executor.servers import said
 
 CHANGES = r"""
 set -e

@@ -22,20 +22,13 @@ from executor_service import (
     Session,
     SessionNotFound,
 )
-from tests.executor.servers import Server, parent, processes_with, wait_for
+from tests.executor.servers import Server, parent, processes_with, said, wait_for
 
 
 @pytest.fixture
 async def shell(executor: ExecutorClient) -> AsyncIterator[Session]:
     async with executor.session(language="bash", limits=Limits(wall_time_s=20)) as made:
         yield made
-
-
-async def said(session: Session, command: str) -> str:
-    """Output of a command that succeeds."""
-    result = await session.run(command)
-    assert (result.outcome, result.exit_code) == (Outcome.FINISHED, 0), (result, result.stderr.text)
-    return result.stdout.text
 
 
 async def test_variables_functions_folder_and_jobs_stay(shell: Session) -> None:
