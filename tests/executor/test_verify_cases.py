@@ -50,7 +50,7 @@ async def asserted(executor: ExecutorClient, code: str, sources: Iterable[str]) 
     return {source: (case.verdict, case.cause) for source, case in zip(sources, found, strict=True)}
 
 
-def tests_of(test: str) -> list[InputFile]:
+def file_of_tests(test: str) -> list[InputFile]:
     return [InputFile("test_it.py", test.encode())]
 
 
@@ -313,7 +313,7 @@ def test_skipped():
 
 
 async def test_pytest_has_a_result_for_each_test(executor: ExecutorClient) -> None:
-    found = (await executor.verify(ADD, [PytestCase()], test_files=tests_of(TESTS))).cases
+    found = (await executor.verify(ADD, [PytestCase()], test_files=file_of_tests(TESTS))).cases
     assert {case.case_id.partition("::")[2]: case.verdict for case in found} == {
         "test_add": Verdict.PASSED,
         "test_many[1]": Verdict.PASSED,
@@ -336,7 +336,7 @@ async def test_pytest_by_node_id(executor: ExecutorClient) -> None:
         "test_it.py::test_skipped": FAILED,
     }
     cases = [PytestCase(node, node) for node in expected]
-    found = (await executor.verify(ADD, cases, test_files=tests_of(TESTS))).cases
+    found = (await executor.verify(ADD, cases, test_files=file_of_tests(TESTS))).cases
     assert {case.case_id: (case.verdict, case.cause) for case in found} == expected
 
 
@@ -357,5 +357,5 @@ async def test_pytest_by_node_id(executor: ExecutorClient) -> None:
 )
 async def test_pytest_files_of_all_kinds(executor: ExecutorClient, test: str, verdict: tuple[Verdict, Cause]) -> None:
     code = "def f(): print('hi')\nclass C: pass\n"
-    [found] = (await executor.verify(code, [PytestCase()], test_files=tests_of(test))).cases
+    [found] = (await executor.verify(code, [PytestCase()], test_files=file_of_tests(test))).cases
     assert (found.verdict, found.cause) == verdict, found
