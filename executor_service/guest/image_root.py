@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _LAYERS = (".image-upper", ".image-work")
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TERMINALS = 12
-"""Pseudo-terminals that a use may have at once. The kernel has 3,072 for everybody but the host itself, which is as many
-for each of 256 sessions."""
+"""Pseudo-terminals that a use may have at once. The kernel has 3,072 for all but the host itself: as many for each of
+256 sessions."""
 _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
 
 

@@ -1,4 +1,4 @@
-"""How a call ends that has no result: with the gRPC status of its error.
+"""Ends of calls that have no result: the gRPC status of an error.
 
 Invariants: an error has its status where it is defined, those of other packages below; what nobody foresaw is logged
 and is INTERNAL.

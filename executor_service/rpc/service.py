@@ -114,14 +114,16 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._tell_load(context)
         return await verify_reply(result)
 
-    @_answered  # type: ignore[override]
-    async def StreamExecution(self, request: pb.StreamExecutionRequest, context: Context) -> None:
+    @_answered
+    async def StreamExecution(self, request: pb.StreamExecutionRequest, context: Context) -> None:  # type: ignore[override]
         with _named("execution"):
             checked = await self._check(request.execution)
         await stream_execution(self._execute, *checked, context.write)
 
-    @_answered  # type: ignore[override]
-    async def StreamVerification(self, request: pb.StreamVerificationRequest, context: Context) -> None:
+    @_answered
+    async def StreamVerification(  # type: ignore[override]
+        self, request: pb.StreamVerificationRequest, context: Context
+    ) -> None:
         with _named("verification"):
             valid = await self._check_verification(request.verification)
         await stream_verification(partial(self._verify, request.verification, valid), context.write)

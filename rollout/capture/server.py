@@ -197,8 +197,8 @@ class CaptureServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        guarded = self._keyring is not None and request.path != "/health"
-        if guarded and self._keyring.table().find(_bearer(request)) is None:
+        keyring = self._keyring if request.path != "/health" else None
+        if keyring is not None and keyring.table().find(_bearer(request)) is None:
             raise ApiError(401, "the bearer token is missing or wrong; clients of OpenAI's send their api_key as it")
         return await handler(request)
 

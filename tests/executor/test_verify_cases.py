@@ -21,7 +21,7 @@ from executor_service import (
     PytestCase,
     Verdict,
 )
-from executor_service.grading import Case
+from executor_service.grading.model import Case
 from tests.executor.servers import Server, running
 
 ADD = "def add(a, b):\n    return a + b\n"

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +18,7 @@ from rollout.build import tool_specs
 from rollout.config import RolloutConfig
 from rollout.dump import read_dump
 from rollout.engines import SamplingParams
-from rollout.envs.base import Environment
+from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment
 from rollout.interop.settings import InterpreterSettings
 from rollout.interop.shared import SharedTools, close_shared
 from rollout.loop import AgentLoop, Limits, StopReason, Task, TrajectoryResult
@@ -290,7 +290,7 @@ async def test_a_run_needs_no_executor(tmp_path: Path, model_dir: Path) -> None:
 async def test_up_starts_a_limiter_that_gives_such_leases() -> None:
     async with sandbox() as service:
         config = RolloutConfig(up=True, tool=CodeInterpreterConfig(sandbox_fusion_url=service.url, default_timeout=5.0))
-        environment = cast("Environment", None)  # it is asked for nothing
+        environment = Gsm8kEnvironment(Gsm8kConfig(), EnvironmentSetup())
         async with (
             open_services(config, environment, tool_specs(config), Console(quiet=True)) as (limiter, _),
             CodeInterpreter(config.tool, limiter=limiter) as tool,

@@ -130,7 +130,8 @@ def test_model_is_the_only_one() -> None:
     one = {"data": [{"id": "a", "max_model_len": 8}]}
     two = {"data": [*one["data"], {"id": "b", "max_model_len": 8}]}
     assert longest_context(one) == ("a", 8)
-    for body in (two, {"data": [{"id": "b"}]}, {"data": []}, {}, []):
+    bodies: list[Any] = [two, {"data": [{"id": "b"}]}, {"data": []}, {}, []]
+    for body in bodies:
         with pytest.raises(EngineUnavailable):
             longest_context(body)
 

@@ -154,7 +154,8 @@ def parse_final_answer(text: str, *, normalise: bool = True) -> Answer:
     inner = between(text, "<final_answer>", "</final_answer>")
     if inner is None:
         return Answer()
-    files, spans = set(), []
+    files: set[str] = set()
+    spans: list[LineSpan] = []
     for line in inner.split("\n"):
         path, numbers = _split(line)
         if not path:
