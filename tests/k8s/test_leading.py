@@ -38,7 +38,7 @@ async def _watched(*pods: Pod) -> AsyncIterator[None]:
     async def ask(which: Pod) -> None:
         while True:
             await leads(which)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)  # each takes a channel, in the loop that also plays the API server
 
     tasks = [asyncio.create_task(ask(each)) for each in pods]
     try:
