@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import tarfile
 import tempfile
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_filter
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import COMPOSE_FILE_NAME
 from harbor.environments.options import EnvironmentOptions
 from harbor.environments.tar_transfer import (
-    extract_dir_from_file,
     pack_dir_to_file,
     tar_pack_succeeded,
 )
@@ -30,9 +30,13 @@ from harbor.models.trial.config import ResourceMode
 from pydantic import Field
 
 import executor_service as fairbox
+from fairbox.errors import FairboxError
 
 _PACK_S = 600
 """Seconds in which a folder is packed or unpacked."""
+_SHORT_S = 60
+_MOST_BYTES = 4 << 30
+"""Bytes of a file, or of all that is in a folder, that are read from a sandbox."""
 _MIB = 1 << 20
 
 
@@ -95,7 +99,7 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
         docker_image = self.task_env_config.docker_image or ""
         if not self.options.image:
             return docker_image or self.environment_name
-        return self.options.image.format(name=self.environment_name, docker_image=docker_image)
+        return self.options.image.replace("{name}", self.environment_name).replace("{docker_image}", docker_image)
 
     async def start(self, force_build: bool) -> None:
         """Makes the sandbox of the executor's image. Nothing is built: `force_build` is an error."""
@@ -135,7 +139,7 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
         """Runs a command to its end. RuntimeError if its time is over, as with Harbor's docker; raises what fairbox
         raises, too."""
         found = self._resolve_user(user)
-        if (folder := cwd or self.task_env_config.workdir) is not None:
+        if folder := cwd or self.task_env_config.workdir:
             command = f"cd -- {shlex.quote(folder)} || exit\n{command}"
         result = await self._sandbox.run(
             command,
@@ -157,7 +161,7 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
         with await asyncio.to_thread(open, source_path, "rb") as source:
             await self._sandbox.write(target_path, source, user="root")
             mode = os.fstat(source.fileno()).st_mode & 0o777
-        await self._done(f"chmod {mode:o} {shlex.quote(target_path)}")
+        await self._done(f"chmod {mode:o} -- {shlex.quote(target_path)}")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Writes what is in a folder of this machine. The image needs `tar`."""
@@ -173,7 +177,7 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with await asyncio.to_thread(open, target, "wb") as file:
-            async for _, piece in self._sandbox.read(source_path, user="root"):
+            async for piece in self._sandbox.read(source_path, most_bytes=_MOST_BYTES, user="root"):
                 await asyncio.to_thread(file.write, piece)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
@@ -184,7 +188,7 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
             if not tar_pack_succeeded(done.return_code, stdout=done.stdout, stderr=done.stderr, logger=self.logger):
                 raise RuntimeError(f"{source_dir} could not be packed: {done.stderr or done.stdout}")
             await self.download_file(there, here)
-            await asyncio.to_thread(extract_dir_from_file, here, target_dir)
+            await asyncio.to_thread(_unpack, here, Path(target_dir))
 
     @property
     def _sandbox(self) -> fairbox.ShellSandbox:
@@ -207,4 +211,14 @@ class FairboxEnvironment(BaseEnvironment):  # type: ignore[misc]
             try:
                 yield Path(folder, name), there
             finally:
-                await self.exec(f"rm -f {there}", cwd="/", timeout_sec=_PACK_S, user="root")
+                with suppress(FairboxError):  # it is gone with the sandbox, or goes with it
+                    await self.exec(f"rm -f {there}", cwd="/", timeout_sec=_SHORT_S, user="root")
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpacks what the sandbox's own `tar` has written. As it is: a compressed archive may have no end."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "r:") as tar:
+        for member in tar:
+            with suppress(tarfile.FilterError):
+                tar.extract(member, target, filter=transfer_tar_filter)

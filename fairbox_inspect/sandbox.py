@@ -7,6 +7,7 @@ no effect.
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,13 +138,14 @@ class FairboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """As `SandboxEnvironment.read_file`."""
-        pieces = []
-        with _as_inspect_has_them():
-            async for size, piece in self._sandbox.read(file):
-                if size > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
-                    raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
-                pieces.append(piece)
-        data = b"".join(pieces)
+        most = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        try:
+            with _as_inspect_has_them():
+                data = b"".join([piece async for piece in self._sandbox.read(file, most_bytes=most)])
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+            raise
         return data.decode() if text else data
 
 

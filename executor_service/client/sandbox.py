@@ -7,6 +7,7 @@ is cancelled ends what it has started; no command is run twice. An executor that
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import logging
 import shlex
@@ -36,6 +37,8 @@ _PIECE = 32 << 20
 """Bytes of a file that are written at once; standard input takes up to 64 MiB."""
 _SHORT_S = 120.0
 """Seconds in which a piece of a file is read or written."""
+_SIZE_DIGITS = 20
+"""Digits of the size of a file, which a program of the image says."""
 _DIRECTORY, _MISSING, _DENIED = 121, 122, 123
 """Exit codes of the scripts below."""
 _READ = f"""[ -d "$1" ] && exit {_DIRECTORY}; [ -e "$1" ] || exit {_MISSING}; [ -r "$1" ] || exit {_DENIED}
@@ -150,16 +153,22 @@ class ShellSandbox:
             if not piece:
                 break
 
-    async def read(self, file: str, *, user: str = "") -> AsyncIterator[tuple[int, bytes]]:
-        """The file's size and a piece of it, until its end. Raises as `write`, and FileNotFoundError."""
+    async def read(self, file: str, *, most_bytes: int, user: str = "") -> AsyncIterator[bytes]:
+        """Its pieces. Raises as `write`, FileNotFoundError, and OSError of EFBIG for a file that is larger, or that the
+        sandbox's own programs say to be."""
         size, have = 1, 0
         while have < size:
             script = _script(_READ, file, str(have + 1), str(self.most.output_bytes))
             result = await self.run(script, user=user, timeout=_SHORT_S, output_bytes=self.most.output_bytes)
             if result.exit_code:
                 raise _file_error(file, result)
-            size = int(result.stderr.data)
-            yield size, result.stdout.data
+            said = result.stderr.text.strip()
+            if not (said.isascii() and said.isdigit() and len(said) < _SIZE_DIGITS):
+                raise OSError(f"{file}: its size is {said[:_SIZE_DIGITS]!r}")
+            size = int(said)
+            if max(size, have + len(result.stdout.data)) > most_bytes:
+                raise OSError(errno.EFBIG, f"{file} has {size} bytes, more than {most_bytes}")
+            yield result.stdout.data
             have += len(result.stdout.data)
             if not result.stdout.data:
                 return  # it is empty, or shorter than it was

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -165,6 +167,21 @@ async def test_files_and_folders_keep_what_they_are(server: Server, tmp_path: Pa
         with pytest.raises(RuntimeError, match="/nothing could not be packed"):
             await made.download_dir("/nothing", target)
         assert (await made.exec("ls -A /tmp", user="root")).stdout == ""
+
+
+async def test_what_programs_of_an_agent_say_of_files_is_bounded(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "packed.tar.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    async with started(server, tmp_path) as made:
+        await made.upload_file(tmp_path / "packed.tar.gz", "/app/packed")
+        for program, says, problem in (("tar", "cat /app/packed > $2", "checksum"), ("wc", "echo much >&2", "'much'")):
+            await made.exec(f"rm /usr/bin/{program}; echo '#!/usr/bin/bash' > /usr/bin/{program}", user="root")
+            await made.exec(f"echo '{says}' >> /usr/bin/{program}; chmod 755 /usr/bin/{program}", user="root")
+            with pytest.raises((tarfile.ReadError, OSError), match=problem):
+                await made.download_dir("/app", tmp_path / "target")
+        await made.exec(f"echo 'echo {1 << 40} >&2; exit' > /usr/bin/wc", user="root")
+        with pytest.raises(OSError, match=f"README has {1 << 40} bytes, more than"):
+            await made.download_file("/app/README", tmp_path / "README")
+    assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())
 
 
 @pytest.mark.parametrize(
