@@ -11,19 +11,9 @@ server that is not listed any more gets no new calls, and is forgotten when noth
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-
-
-def preferred(addresses: Sequence[str], key: str) -> frozenset[str] | None:
-    """The server that most clients choose for `key`, whichever others there are (rendezvous hashing). None: there is no
-    choice."""
-    if len(addresses) < 2:
-        return None
-    return frozenset({max(addresses, key=lambda each: hashlib.sha256(f"{each} {key}".encode()).digest())})
-
 
 LOAD_KEY = "fairbox-load"
 """Trailing metadata of an answer: `running=3 queued=0 capacity=8`."""

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 
-from executor_service.client.balance import ServerInfo, preferred
+from executor_service.client.balance import ServerInfo
 from executor_service.client.calls import Calls
 from executor_service.client.images import ImageCalls
 from executor_service.client.program import Program, limits_with, program_to_proto
@@ -24,6 +24,7 @@ from executor_service.grading.model import Case, CaseResult, Checker, Comparison
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import from_message, to_message
+from fairbox.net.rendezvous import preferred
 from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
@@ -278,7 +279,9 @@ class ExecutorClient(ImageCalls, SessionCalls):
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
         # is found again, and the same preparation is never done twice at once.
-        home = preferred(self._calls.fleet.addresses, f"{_named(given)} {commit} {mount_path}")
+        addresses = self._calls.fleet.addresses
+        source = f"{_named(given)} {commit} {mount_path}"
+        home = frozenset({preferred(addresses, source)}) if len(addresses) > 1 else None
         seconds = _PREPARE_S if call_timeout is None else call_timeout
         response, address = await self._calls.ask(
             "PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True

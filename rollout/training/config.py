@@ -51,7 +51,9 @@ class ServiceSettings:
     """Settings for trajectories that a rollout service plays."""
 
     target: str = setting(
-        "", help="Address of a rollout service that plays the trajectories, HOST:PORT; empty: this process does."
+        "",
+        help="Address of a rollout service that plays the trajectories, HOST:PORT, those of its replicas with commas; "
+        "empty: this process does.",
     )
     tenant: str = setting("", help="Whose trajectories they are there, one run each; empty: the tenant of the token.")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.client.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Load, preferred
+from executor_service.client.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Load
 
 
 def balance(*addresses: str, seed: int = 1) -> Balance:
@@ -145,14 +145,3 @@ def test_a_load_of_another_version_is_none(text: str) -> None:
 
 def test_a_load_survives_the_way() -> None:
     assert Load.parse(str(Load(3, 1, 8))) == Load(3, 1, 8)
-
-
-def test_a_key_keeps_its_server_when_others_come_and_go() -> None:
-    servers = [f"10.0.0.{number}:50051" for number in range(8)]
-    keys = [f"repo {number}" for number in range(400)]
-    before = {key: preferred(servers, key) for key in keys}
-    after = {key: preferred(servers[1:], key) for key in keys}
-    moved = [key for key in keys if before[key] != after[key]]
-    assert all(before[key] == frozenset({servers[0]}) for key in moved)
-    assert 20 < len(moved) < 90
-    assert preferred(servers[:1], "x") is None

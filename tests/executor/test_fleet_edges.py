@@ -216,7 +216,7 @@ async def test_a_workspace_is_prepared_elsewhere_while_its_usual_server_is_away(
 ) -> None:
     folder, commit = repositories.project(tmp_path / "project")
     (dead,) = absent(1)
-    monkeypatch.setattr("executor_service.client.client.preferred", lambda addresses, key: frozenset({dead}))
+    monkeypatch.setattr("executor_service.client.client.preferred", lambda addresses, key: dead)
     async with ExecutorClient(f"{dead},{server.target}") as executor:
         workspace = await executor.prepare_workspace(bundle=repositories.bundle(folder), commit=commit)
         result = await executor.execute("print(1)", workspace_id=workspace.workspace_id)

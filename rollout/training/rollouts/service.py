@@ -26,16 +26,10 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop
 from rollout.loop.scoring import Score
 from rollout.loop.task import Task
-from rollout.service.client import (
-    RolloutClient,
-    RolloutServiceError,
-    RolloutServiceUnavailable,
-    RolloutTask,
-    StreamedTrajectory,
-    SubmissionRefused,
-    TrajectoryStream,
-)
+from rollout.service.client import RolloutClient, RolloutTask
+from rollout.service.replica import RolloutServiceError, RolloutServiceUnavailable, SubmissionRefused
 from rollout.service.requests import MAX_IDS, MAX_UNACKNOWLEDGED, problem_digest
+from rollout.service.streaming import StreamedTrajectory, TrajectoryStream
 from rollout.training.learner.sync import parse_version
 from rollout.training.rollouts.lives import RunLives, sampled_versions
 from rollout.v1 import rollout_pb2 as pb
@@ -56,7 +50,7 @@ _LOG = logging.getLogger("fairbox.training")
 
 
 class ServiceEngine:
-    """The engine of a rollout service."""
+    """The engine of a rollout service, or those of its replicas."""
 
     def __init__(self, client: RolloutClient) -> None:
         self._client = client
@@ -67,11 +61,11 @@ class ServiceEngine:
 
     @property
     def weight_version(self) -> str:
-        """The version when it was last looked at."""
+        """The version when it was last looked at; empty where replicas have several."""
         return self._version
 
     def statistics(self) -> EngineStatistics:
-        """The time in which it sampled, when it was last looked at; the service has the others."""
+        """The time in which it sampled when it was last looked at, the mean of replicas; the service has the others."""
         return EngineStatistics(busy_s=self._busy_s)
 
     async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
@@ -90,10 +84,12 @@ class ServiceEngine:
     async def look(self) -> None:
         """Asks the service for the state of its engine. Raises RolloutServiceError."""
         updates = self._updates
-        status: pb.GetStatusResponse = await self._client.status()
-        self.model_name, self._busy_s = status.model, status.engine_busy_s
-        if updates == self._updates:  # else the answer may be older than the weights
-            self._version = status.weight_version
+        found = [*(await self._client.status()).values()]
+        self.model_name = found[0].model
+        self._busy_s = sum(each.engine_busy_s for each in found) / len(found)
+        if updates == self._updates:  # else the answers may be older than the weights
+            first, *others = {each.weight_version for each in found}
+            self._version = "" if others else first
 
 
 @dataclass(frozen=True, slots=True)

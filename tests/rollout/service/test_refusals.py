@@ -172,8 +172,8 @@ async def test_tokens_decide_who_may_do_what(tier: Tier, tmp_path: Path) -> None
         with pytest.raises(RolloutServiceError, match="PERMISSION_DENIED: this call needs a token of the role client"):
             await operator.submit(tasks(1))
         await operator.update_weights(str(tmp_path), version="1")
-        assert [each.tenant for each in (await own.status()).tenants] == ["a"]
-        assert [each.tenant for each in (await operator.status()).tenants] == ["a", "b"]
+        assert [each.tenant for each in (await own.status())[served.address].tenants] == ["a"]
+        assert [each.tenant for each in (await operator.status())[served.address].tenants] == ["a", "b"]
         stranger = await stack.enter_async_context(served.client(security=ClientSecurity()))
         with pytest.raises(RolloutServiceError, match="UNAUTHENTICATED"):
             await stranger.status()

@@ -155,7 +155,7 @@ async def test_a_second_stream_takes_the_place_of_the_first(tier: Tier) -> None:
                 await anext(second)
                 with pytest.raises(RolloutServiceError, match="another stream of this tenant took the place"):
                     [each async for each in first]
-                first._call = None  # nor does it take its place back where it doesn't hear that
+                first._streams[0]._call = None  # nor does it take its place back where it doesn't hear that
                 with pytest.raises(RolloutServiceError, match="another stream of this tenant took the place"):
                     await anext(first)
                 await rollouts.submit(tasks(3))
@@ -341,9 +341,9 @@ async def test_nothing_is_sampled_in_a_pause(tier: Tier, tmp_path: Path) -> None
             while len(served.engine.requests) < 4:
                 await asyncio.sleep(0.01)
         assert not tier.sampled
-        assert 3500 < (await rollouts.status()).paused_s <= 3600
+        assert 3500 < (await rollouts.status())[served.address].paused_s <= 3600
         await rollouts.resume_engine()
-        assert (await rollouts.status()).paused_s == 0
+        assert (await rollouts.status())[served.address].paused_s == 0
         found = await taken(rollouts, 4)
         segments = [segment for each in found.values() for segment in each.trajectory.segments]
         assert {segment.weight_version for segment in segments} == {None, "2"}
@@ -357,13 +357,13 @@ async def test_a_pause_ends_without_the_trainer_that_asked_for_it(tier: Tier) ->
         await rollouts.pause_engine(pause_s=0.2)  # instead
         await rollouts.submit(tasks(2))
         assert len(await taken(rollouts, 2)) == 2
-        assert (await rollouts.status()).paused_s == 0
+        assert (await rollouts.status())[served.address].paused_s == 0
 
 
 async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path) -> None:
     async with tier.process() as served, served.client() as rollouts:
         await rollouts.update_weights(str(tmp_path), version="step-7")
-        assert (await rollouts.status()).weight_version == "step-7"
+        assert (await rollouts.status())[served.address].weight_version == "step-7"
         await rollouts.submit(tasks(1))
         (result,) = (await taken(rollouts, 1)).values()
         with pytest.raises(FieldErrors, match="folder is 'here', must be an absolute path"):

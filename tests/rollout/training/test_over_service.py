@@ -81,8 +81,9 @@ def versions(out: Path, step: int) -> set[str]:
 async def left(config: ServiceConfig) -> int:
     """Trajectories that are at the service."""
     async with RolloutClient(config.listen) as client:
-        status = await client.status()
-    return sum(each.queued + each.running + each.ended for each in status.tenants)
+        found = await client.status()
+    tenants = [tenant for status in found.values() for tenant in status.tenants]
+    return sum(each.queued + each.running + each.ended for each in tenants)
 
 
 async def test_it_is_training(config: ServiceConfig, tmp_path: Path) -> None:
@@ -129,6 +130,29 @@ async def test_both_may_end_in_the_middle(config: ServiceConfig, tmp_path: Path)
     assert [line["step"] for line in lines(out)] == [*range(last + 1)]
     assert json.loads((out / "lives.json").read_text())["begins"] == [0, done]
     assert versions(out, last) == {f"step-{last - 1}.2"}
+    assert all(line["masked"] == 0 for line in lines(out)[1:])
+
+
+async def test_replicas_share_it(config: ServiceConfig, tmp_path: Path) -> None:
+    """One of them ends in the middle."""
+    port, health = free_ports(2)
+    other = replace(
+        config, out=str(tmp_path / "other"), listen=f"127.0.0.1:{port}", health_listen=f"127.0.0.1:{health}"
+    )
+    both = replace(config, listen=f"{config.listen},{other.listen}")
+    out = tmp_path / "run"
+    async with serving(config):
+        async with serving(other):
+            run = asyncio.ensure_future(finished(run_over(both, out, max_staleness=0, save_every=10)))
+            async with asyncio.timeout(120):
+                while len(lines(out)) < 3:
+                    await asyncio.sleep(0.01)
+        async with serving(other):
+            assert await run
+            assert await left(both) == 0
+    each_problem_once_a_pass(out, 6)
+    for step in range(1, 7):
+        assert versions(out, step) == {f"step-{step - 1}"}
     assert all(line["masked"] == 0 for line in lines(out)[1:])
 
 
