@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CALL_S = 60.0
 _AGAIN_S = 0.2
 _LONGEST_AGAIN_S = 5.0
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""CANCELLED is the status of calls that a server had not finished when it ended."""
 _NOT_SENT = "Internal error from Core"
 """grpcio's own words for a request that it could not send any more, because the connection was lost in that moment."""
 _OUTSTANDING = 100_000
@@ -79,7 +81,7 @@ class Patience:
             raise FieldErrors(fields) from None
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and (after_s := retry_after(error)) is not None:
             failure, again = SubmissionRefused(details, after_s), room
-        elif error.code() is grpc.StatusCode.UNAVAILABLE or _not_sent(error):
+        elif error.code() in _AWAY or _not_sent(error):
             why = why_unavailable(details)
             failure, again = RolloutServiceUnavailable(f"no rollout service on {self._target}: {why}"), True
         else:

@@ -27,6 +27,7 @@ from rollout.service import (
     RolloutTask,
     SubmissionRefused,
 )
+from rollout.service.service import RolloutService
 from rollout.v1 import rollout_pb2 as pb
 from rollout.v1 import rollout_pb2_grpc
 from tests.rollout.service.serving import PROBLEMS, Served, Tier, essence
@@ -143,6 +144,27 @@ async def test_a_service_that_ends_again_and_again_loses_and_repeats_nothing(
         wanted = await taken(rollouts, count)
     for name, result in found.items():
         assert essence(result) == essence(wanted[name])
+
+
+@pytest.mark.parametrize("method", ["SubmitTrajectories", "StreamTrajectories"])
+async def test_a_call_that_ends_with_the_service_is_made_again(
+    tier: Tier, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the status that gRPC gives to calls which a server had not finished, now and then."""
+    answer, calls = getattr(RolloutService, method), 0
+
+    async def cut(service: RolloutService, request: Any, context: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        return await answer(service, request, context)
+
+    monkeypatch.setattr(RolloutService, method, cut)
+    async with tier.process() as served, served.client() as rollouts:
+        assert (await rollouts.submit(tasks(3))).accepted == 3
+        assert len(await taken(rollouts, 3)) == 3
+    assert calls >= 2
 
 
 async def test_a_second_stream_takes_the_place_of_the_first(tier: Tier) -> None:
