@@ -22,7 +22,7 @@ from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.checkout import SandboxRun
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
-from executor_service.sandbox.report import Plan, SandboxFailure
+from executor_service.sandbox.report import Plan, SandboxFailure, ZygoteEnded
 from executor_service.sandbox.sandbox import Sandbox
 from executor_service.sandbox.shelf import Demand, ImageShelves, PoolStatistics, Shelf
 from executor_service.sandbox.zygote import Profile, Zygote
@@ -236,7 +236,8 @@ class SandboxPool:
             await asyncio.sleep(min(_BACKOFF_S * shelf.failures, _BACKOFF_MOST_S))
         shelf.boxes.remove(box)
         shelf.free.append(box.number)
-        if shelf.failures >= _FAILURES and box.failure is not None:
+        # Whoever waits gets a box of the next zygote; where none can be loaded, `_keep` tells them.
+        if shelf.failures >= _FAILURES and box.failure is not None and not isinstance(box.failure, ZygoteEnded):
             shelf.failures = 0
             shelf.refuse(box.failure)
         self._serve(shelf)
@@ -268,9 +269,9 @@ class SandboxPool:
     def _loaded(self, shelf: Shelf, zygote: Zygote) -> None:
         shelf.slot.zygote, shelf.slot.failure = zygote, None
         shelf.slot.tried.set()
-        self._serve(shelf)
-        for other in self.images.forked_from(shelf.slot):
-            self._serve(other)
+        for each in (shelf, *self.images.forked_from(shelf.slot)):
+            each.failures = 0
+            self._serve(each)
 
     async def _tick(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

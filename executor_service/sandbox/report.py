@@ -155,3 +155,7 @@ class SandboxFailure(Exception):
         self.stage = stage
         self.number = number
         self.started = started
+
+
+class ZygoteEnded(SandboxFailure):
+    """The zygote that was asked for a box had died: another one is being loaded."""

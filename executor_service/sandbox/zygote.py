@@ -21,7 +21,7 @@ from typing import Any
 
 from executor_service.cleanup import to_the_end
 from executor_service.sandbox.host import MAIN_FILE, WORK_FOLDER, Host
-from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.report import SandboxFailure, ZygoteEnded
 
 _log = logging.getLogger(__name__)
 _WARM_TIMEOUT_S = 180.0
@@ -124,7 +124,7 @@ class Zygote:
                 said = f"it took no request for a box within {_ASKED_WITHIN_S:g} s"
                 raise SandboxFailure("zygote", errno.ETIMEDOUT, said, started=False) from None
             except OSError as error:
-                raise SandboxFailure("zygote", error.errno or 0, f"it has ended: {error}", started=False) from None
+                raise ZygoteEnded("zygote", error.errno or 0, f"it has ended: {error}", started=False) from None
             theirs.close()
             stack.pop_all()
         return ours

@@ -5,23 +5,29 @@
 # with KERNEL (linux.uml), KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s), KERNEL_ROUNDS (1): how often each bomb is set off.
 # Rows: root | delegated: an ordinary user in a group that is its own | systemd: one with a systemd of its own | user: in
 # a group that is not its own | no-namespaces: the same where user.max_user_namespaces is 0 | no-sysadmin: root without
-# CAP_SYS_ADMIN.
+# CAP_SYS_ADMIN | nfs: a user whose home and folders of tests are on NFS, and nfs-root: root, who may not enter that home.
 set -eu
 cd "$(dirname "$0")/../.."
 row=$1; shift
 kernel=${KERNEL:-linux.uml}
 command -v "$kernel" >/dev/null || { echo "$0: there is no $kernel (Debian: user-mode-linux)"; exit 2; }
 case $row in
-    root) become="" ;;
-    delegated | systemd | user | no-namespaces) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
+    root | nfs-root) become="" ;;
+    delegated | systemd | user | no-namespaces | nfs) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
     no-sysadmin) become="setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin" ;;
     *) echo "$0: there is no row $row"; exit 2 ;;
 esac
 folder=$(mktemp -d /var/tmp/fairbox-kernel-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 # Files of the host are not cached by the guest beyond their last close; those of a disk are.
-truncate -s 96M "$folder/disk" && mkfs.ext4 -q "$folder/disk"
+truncate -s "$([ "${row#nfs}" = "$row" ] && echo 96M || echo 1G)" "$folder/disk" && mkfs.ext4 -q "$folder/disk"
 python=$PWD/.venv/bin/python
+case $row in nfs*)
+    for each in exportfs modprobe; do
+        [ -x /usr/sbin/$each ] || { echo "$0: there is no $each (Debian: nfs-kernel-server, kmod)"; exit 2; }
+    done ;;
+esac
+[ $row != nfs ] || set -- --basetemp=/run/nfs/home/pytest "$@"
 printf '%q ' "$python" -m pytest -p no:cacheprovider -o timeout=400 -m "not soak" "$@" >"$folder/command"
 prefix=$("$python" -c 'import sys; print(sys.base_prefix)')
 cat >"$folder/init" <<I
@@ -37,6 +43,8 @@ mount -t cgroup2 -o nsdelegate groups /sys/fs/cgroup
 mkdir /sys/fs/cgroup/service
 echo +memory +pids +cpu >/sys/fs/cgroup/cgroup.subtree_control
 echo \$\$ >/sys/fs/cgroup/service/cgroup.procs
+mkdir -p /run/modules/lib; ln -s /usr/lib/uml/modules /run/modules/lib/modules
+! command -v modprobe || modprobe -d /run/modules overlay # for workspaces and images
 mknod /run/disk b 98 0; mount -t ext4 /run/disk /usr/local/games
 for n in {1..40}; do head -c 9000 /dev/zero >/usr/local/games/small-\$n; done
 for n in 1 2 3; do head -c 12M /dev/zero >/usr/local/games/large-\$n; done; sync
@@ -60,6 +68,16 @@ n=0; for each in $(printf '%q ' "$PWD" "$prefix"); do
     n=\$((n + 1)); case \$each in /root/*) mkdir -p \$each; mount --bind /run/kept/\$n \$each ;; esac
 done
 "$python" -c "import fcntl, socket, struct; fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14s', b'lo', 0x41, b''))"
+case $row in nfs*)
+    mkdir /run/nfs; modprobe -d /run/modules nfsd; modprobe -d /run/modules nfsv4
+    mount -t tmpfs state /var/lib/nfs; mkdir -p /var/lib/nfs/{v4recovery,rpc_pipefs,sm,sm.bak}; touch /var/lib/nfs/{etab,rmtab}
+    mount -t nfsd nfsd /proc/fs/nfsd
+    mkdir -m 700 /usr/local/games/home; chown 1000 /usr/local/games/home
+    exportfs -i -o rw,fsid=0,root_squash,no_subtree_check,insecure 127.0.0.1:/usr/local/games
+    rpc.nfsd -N 3 -U 2; rpc.mountd -N 2 -N 3
+    mount -t nfs4 -o vers=4.2,sec=sys 127.0.0.1:/ /run/nfs
+    export HOME=/run/nfs/home ;;
+esac
 cd $(printf '%q' "$PWD")
 $become bash -c "\$(cat $folder/command)" >$folder/out 2>&1
 echo \$? >$folder/rc
