@@ -240,9 +240,10 @@ class SandboxPool:
         if shelf.failures >= _FAILURES and box.failure is not None and not isinstance(box.failure, ZygoteEnded):
             shelf.failures = 0
             shelf.refuse(box.failure)
-        self._serve(shelf)
-        for other in self.images.left_waiting(shelf):  # its number may be for a box of another image
+        # Its number may have been freed for a box of another image, and is not for one that nobody waits for.
+        for other in self.images.left_waiting(shelf):
             self._serve(other)
+        self._serve(shelf)
 
     async def _keep(self, shelf: Shelf) -> None:
         """Loads a profile once it is wanted, and again when its zygote has died; the boxes died with it."""

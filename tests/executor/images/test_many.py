@@ -10,7 +10,7 @@ import pytest
 from executor_service import ExecutorClient, Outcome
 from tests.executor.images.conftest import MOUNTING, Setting
 from tests.executor.levels import STRONGEST
-from tests.executor.servers import children, descriptors
+from tests.executor.servers import children, descriptors, running
 
 AT_ONCE = 8
 FIRST = [each for each in STRONGEST if each.values[0] in MOUNTING]
@@ -58,3 +58,18 @@ async def test_many_sessions_leave_nothing(setting: Setting, sessions: int) -> N
         assert layers == before_layers + sessions // 50
         assert len(descriptors(setting.server.pid)) <= before_handles + 20 * AT_ONCE  # those of waiting sandboxes
     assert not list((setting.store / "making").iterdir())
+
+
+@pytest.mark.parametrize("setting", FIRST, indirect=True, scope="session")
+async def test_images_that_are_used_once_keep_no_sandbox_from_others(setting: Setting) -> None:
+    """Snapshots of what agents have left are such: here more of them than there may be sandboxes."""
+    images = []
+    with running(f"image_dir={setting.store}", "max_concurrent=1", "max_sessions=1") as server:
+        async with ExecutorClient(server.target) as client:
+            async with client.session(language="bash", image="one") as session:
+                for number in range(20):
+                    await session.run(f"echo {number} > /srv/own")
+                    images.append((await session.snapshot()).image)
+            for number, image in enumerate(images):
+                result = await client.execute("cat /srv/own", language="bash", image=image)
+                assert result.stdout.text == f"{number}\n", result
