@@ -26,7 +26,8 @@ _COMMANDS: Commands = {
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),
     "view": ("rollout.cli.view", "look at dumps: turns, tools, tokens, groups, steps"),
     "report": ("rollout.cli.report", "write a run as one page for a browser"),
-    "data": ("rollout.cli.data.command", "make and check files of rows"),
+    "data": ("rollout.cli.data.command", "make files of rows"),
+    "check-env": ("rollout.cli.check_env", "say of an environment's tasks whether they are fit to train on"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }
 

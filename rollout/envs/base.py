@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor_service import ExecutorClient
+from rollout.envs.checker import TaskChecker
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Composition
 from rollout.rewards.base import Reward, RewardServices, Sample
@@ -50,6 +52,10 @@ class Environment(ABC):
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """Tools of the run, if it names none in a file. Empty: no tools at all. None: the run's own after all."""
+        return None
+
+    def checker(self, task: Task, executor: ExecutorClient) -> TaskChecker | None:
+        """Plays a task without a model, to check it. It may read files. None: this environment has no such thing."""
         return None
 
     def workspace_roots(self) -> tuple[Path, ...]:

@@ -9,8 +9,6 @@ from rollout.cli.commands import Commands, call
 _COMMANDS: Commands = {
     "gsm8k": ("rollout.cli.data.gsm8k", "GSM8K as verl's rows, with or without its reward as a tool"),
     "code": ("rollout.cli.data.code", "programming problems of LiveCodeBench, CodeContests, TACO and their like"),
-    "harbor": ("rollout.cli.data.harbor", "check task folders: their solutions are worth 1, untouched images nothing"),
-    "swe": ("rollout.cli.data.swe", "check rows of SWE-bench: their solutions are worth 1, untouched images nothing"),
     "swebench": ("rollout.cli.data.swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),
     "mine": ("rollout.cli.data.mine", "code search tasks of a repository's history"),
     "repos": ("rollout.cli.data.repos", "fetch the repositories that rows need, each commit once"),

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from executor_service import ExecutorClient
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.graded import GradedEnvironment
+from rollout.envs.harbor.checker import HarborChecker
 from rollout.envs.harbor.folder import HarborTask, read_tasks
 from rollout.envs.harbor.shell import TaskShell, TaskTests
 from rollout.envs.harbor.task_file import DEFAULT_TEST_S
@@ -75,7 +77,14 @@ class HarborEnvironment(GradedEnvironment):
         super().__init__("harbor", config.bash, setup)
 
     def _read(self, data: Path, limit: int | None) -> list[Task]:
-        return [self._task(task) for task in read_tasks(data, limit, leave_out=self._config.leave_out)]
+        found = read_tasks(data, limit, leave_out=self._config.leave_out)
+        self._folders = {task.name: task for task in found}
+        return [self._task(task) for task in found]
+
+    def checker(self, task: Task, executor: ExecutorClient) -> HarborChecker:
+        options, found = task.tools_kwargs[_BASH], self._folders[task.uid]
+        memory_bytes = self._bash.memory_limit_bytes or (found.memory_mb or 0) << 20
+        return HarborChecker(executor, found, options["tests"], options["image"], memory_bytes)
 
     def _task(self, task: HarborTask) -> Task:
         return Task(

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from executor_service import ExecutorClient
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.graded import SHELL, GradedEnvironment
 from rollout.envs.registry import environment
+from rollout.envs.swe.checker import RowChecker
 from rollout.envs.swe.commands import plan_of
 from rollout.envs.swe.programs import RepositoryTests
 from rollout.envs.swe.rows import SweRow, read_swe_rows
@@ -106,7 +108,14 @@ class SweEnvironment(GradedEnvironment):
         super().__init__("swe", config.bash, setup)
 
     def _read(self, data: Path, limit: int | None) -> list[Task]:
-        return [self._task(row) for row in read_swe_rows(data, limit)]
+        found = read_swe_rows(data, limit)
+        self._rows = {row.instance_id: row for row in found}
+        return [self._task(row) for row in found]
+
+    def checker(self, task: Task, executor: ExecutorClient) -> RowChecker:
+        options = task.tools_kwargs[SHELL]
+        row, memory_bytes = self._rows[task.uid], self._bash.memory_limit_bytes
+        return RowChecker(executor, row, options["tests"], options["image"], memory_bytes)
 
     def _task(self, row: SweRow) -> Task:
         system = () if self._config.system is None else ({"role": "system", "content": self._config.system},)

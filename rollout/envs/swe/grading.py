@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, FileStatus, Outcome
+from executor_service import ExecutionResult, FileStatus, Outcome
 from fairbox.errors import FairboxError
 from rollout.envs.swe.canary import Canary, new_canary
 from rollout.envs.swe.programs import (
@@ -31,7 +31,7 @@ from rollout.envs.swe.programs import (
     take_change,
 )
 from rollout.envs.swe.reports import read_report
-from rollout.envs.swe.rows import MAX_PATCH_BYTES, SweRow
+from rollout.envs.swe.rows import MAX_PATCH_BYTES
 
 RunProgram = Callable[[GradingProgram], Awaitable[ExecutionResult]]
 """Runs a program; the result's cause is not INFRA."""
@@ -53,6 +53,8 @@ class SuiteGrading:
     """Tests of the row that did not pass."""
     said: str = ""
     """End of what the tests printed, or why none ran."""
+    test_s: float = 0.0
+    """Seconds that the tests took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +64,6 @@ class AgentChange:
     patch: bytes = b""
     problem: str = ""
     """Name of the number that says why there is none: `no_diff` or `too_large`; empty: there is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowCheck:
-    """Worth of a row's own solution and of its untouched image."""
-
-    instance_id: str
-    nothing: SuiteGrading
-    gold: SuiteGrading | None
-    """None: the row has no solution."""
-
-    @property
-    def sound(self) -> bool:
-        """Says whether the solution is worth 1 and nothing is worth 0, in a run whose reports can be believed."""
-        honest = self.nothing.numbers["reward"] == 0 and self.nothing.numbers["canary"] == 1
-        return honest and (self.gold is None or self.gold.numbers["reward"] == 1)
 
 
 async def look(run: RunProgram, tests: RepositoryTests, image: str) -> ImageBase:
@@ -137,28 +123,7 @@ def grading_of(result: ExecutionResult, tests: RepositoryTests, canary: Canary) 
         "canary": float(believed),
         "dropped_files": dropped,
     }
-    return SuiteGrading(numbers, failed, output[-_SAID_CHARS:].strip())
-
-
-async def check_row(
-    executor: ExecutorClient, row: SweRow, tests: RepositoryTests, image: str, *, memory_bytes: int, reverse: bool
-) -> RowCheck:
-    """Plays the solution of a row, and nothing, to find out whether its tests tell one from the other. They run as they
-    do for a trajectory, in a sandbox of their own of the row's image. `reverse`: the row's patch makes what is to be
-    fixed, so that the solution undoes it. Raises RowMismatch and ExecutorError."""
-
-    async def run(program: GradingProgram) -> ExecutionResult:
-        result = await executor.execute(program.code, **program.options({}, memory_bytes))
-        if result.cause is Cause.INFRA:
-            raise RowMismatch(f"the executor reports {result.outcome}: {result.message}")
-        return result
-
-    base = await look(run, tests, image)
-    nothing = await grade(run, tests, base, image, b"", untouched=True)
-    if not row.patch:
-        return RowCheck(row.instance_id, nothing, None)
-    gold = await grade(run, tests, base, image, row.patch.encode(), reverse=reverse)
-    return RowCheck(row.instance_id, nothing, gold)
+    return SuiteGrading(numbers, failed, output[-_SAID_CHARS:].strip(), result.wall_time_s)
 
 
 def nothing(*ones: str, said: str = "", **numbers: float) -> SuiteGrading:

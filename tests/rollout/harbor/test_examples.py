@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from rollout.cli import main
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.executor.images.archives import host_layer
@@ -63,6 +65,12 @@ async def test_solutions_are_worth_all_and_nothing_is_worth_nothing(agents: Agen
         assert rewards == dict.fromkeys(names, worth), [result.messages for result in results.values()]
         assert all(result.tool_rewards["bash/no_reward"] == 0.0 for result in results.values())
     await nothing_left(stack)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_they_are_fit_to_train_on(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"data={EXAMPLES}", f"executor={stack.ports.executor}", "repeats=1", "parallel=4"]
+    assert await asyncio.to_thread(main, ["check-env", *given]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -1,8 +1,9 @@
-"""`fairbox data swe`: which rows are sound, and which are not."""
+"""`fairbox check-env env=swe`: which rows are sound, and what is wrong with the others."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.rollout.swe_env.repository import (
     SOURCES,
     add_repository,
     commit,
+    git,
     patch_of,
     python_layers,
     row,
@@ -40,10 +42,17 @@ async def stack(place: Path, tmp_path: Path) -> AsyncIterator[LocalStack]:
         yield stack
 
 
-async def test_rows_are_named_with_what_their_solutions_are_worth(
+async def checked(stack: LocalStack, rows: list[dict[str, object]], tmp_path: Path, *given: str) -> dict[str, set[str]]:
+    """Row -> kinds of its findings."""
+    data, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "findings.json"
+    words = ["env=swe", f"data={data}", f"executor={stack.ports.executor}", f"json={out}", "repeats=1", "parallel=4"]
+    await asyncio.to_thread(main, ["check-env", *words, *given])
+    return {each["name"]: {finding["kind"] for finding in each["findings"]} for each in json.loads(out.read_text())}
+
+
+async def test_rows_are_named_with_what_is_wrong_with_them(
     stack: LocalStack, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fixed = SOURCES["calc/core.py"].replace("-", "+", 1)
     rows = [
         row("sound", place),
         row("no-solution", place, patch=None),
@@ -52,34 +61,45 @@ async def test_rows_are_named_with_what_their_solutions_are_worth(
         row("easy", place, FAIL_TO_PASS=[PASS_TO_PASS[0]]),
         row("nowhere", place, image_name="nowhere"),
     ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    given = ["data", "swe", f"data={data}", f"executor={stack.ports.executor}"]
-    assert await asyncio.to_thread(main, given) == 1
+    assert await checked(stack, rows, tmp_path, "cheats=false") == {
+        "sound": set(),
+        "no-solution": set(),
+        "wrong-solution": {"solution_fails"},
+        "no-such-test": {"solution_fails"},
+        "easy": {"nothing_passes"},
+        "nowhere": {"not_checked"},
+    }
     said = capsys.readouterr().out
-    lines = said.splitlines()
-    assert lines.pop() == "6 rows, 4 of them broken"
-    assert {
-        "sound: solution 1, nothing 0",
-        "no-solution: no solution, nothing 0",
-        "wrong-solution: solution 0, nothing 0: BROKEN",
-        "no-such-test: solution 0, nothing 0: BROKEN",
-        "  failed: tests/test_core.py::test_gone",
-        f"  failed: {FAIL_TO_PASS[0]}",
-        "easy: solution 1, nothing 1: BROKEN",
-    } <= set(lines)
-    assert "nowhere: could not be checked: " in said
-    assert await asyncio.to_thread(main, [*given, "n=2"]) == 0
-    # A row whose patch makes what is to be fixed: here the patch turns the fixed sources into the image's.
-    commit(place, {"calc/core.py": fixed})
+    assert "no-such-test: solution 0, nothing 0: BROKEN\n  solution_fails: the solution is worth 0; failed: " in said
+    assert "failed: tests/test_core.py::test_gone (mend" in said
+    assert f"failed: {', '.join(FAIL_TO_PASS)} (mend" in said
+
+
+async def test_no_cheat_is_worth_anything(stack: LocalStack, place: Path, tmp_path: Path) -> None:
+    assert await checked(stack, [row("sound", place)], tmp_path) == {"sound": set()}
+
+
+async def test_a_patch_that_makes_what_is_to_be_fixed_is_undone(stack: LocalStack, place: Path, tmp_path: Path) -> None:
+    """Here it turns the fixed sources into the image's."""
+    commit(place, {"calc/core.py": SOURCES["calc/core.py"].replace("-", "+", 1)})
     undone = patch_of(place, {"calc/core.py": SOURCES["calc/core.py"]})
-    test_patch = patch_of(place, {"tests/test_core.py": HIDDEN})
-    write_rows(data, [row("reversed", place, patch=undone, test_patch=test_patch)])
-    assert await asyncio.to_thread(main, [*given, "reverse=true"]) == 0
+    reverse = row("reversed", place, patch=undone, test_patch=patch_of(place, {"tests/test_core.py": HIDDEN}))
+    assert await checked(stack, [reverse], tmp_path, "cheats=false") == {"reversed": set()}
+
+
+async def test_later_history_is_found(stack: LocalStack, place: Path, tmp_path: Path) -> None:
+    """Commits that no branch names too."""
+    git(place, "branch", "kept")
+    commit(place, {"calc/core.py": SOURCES["calc/core.py"].replace("-", "+", 1)})
+    git(place, "reset", "-q", "--hard", "kept")
+    add_repository(tmp_path / "store", "later", place, python_layers())
+    found = await checked(stack, [row("later", place, image_name="later")], tmp_path, "cheats=false")
+    assert found == {"later": {"later_history"}}
 
 
 def test_bad_rows_and_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_rows(tmp_path / "rows.jsonl", [{"instance_id": "a"}])
-    assert main(["data", "swe", f"data={data}"]) == 1
+    assert main(["check-env", "env=swe", f"data={data}"]) == 1
     assert "rows.jsonl:1: repo must be a text that is not empty" in capsys.readouterr().err
-    assert main(["data", "swe", f"data={data}", "image={nme}"]) == 2
+    assert main(["check-env", "env=swe", f"data={data}", "env_config.image={nme}"]) == 2
     assert "image is '{nme}', must be a name, with braces in" in capsys.readouterr().err
