@@ -139,7 +139,11 @@ def test_rows_whose_tokens_cannot_be_shown_say_why(fields: dict[str, object], pr
         row_pieces(fields, None)
 
 
-def test_tokenizer_is_found_by_setting_and_by_name(model_dir: Path, tmp_path: Path) -> None:
+def test_tokenizer_is_found_by_setting_and_by_name(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     for name in (model_dir.name, str(model_dir), str(model_dir / "tokenizer.json")):
         assert find_tokenizer(name) == model_dir
     for name in ("absent", "", "../x", str(tmp_path / "absent")):
