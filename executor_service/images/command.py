@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from executor_service.images.archive import open_archive
-from executor_service.images.store import MOST_BYTES, ImageStore, Removed, StoredImage
+from executor_service.images.facts import StoredImage
+from executor_service.images.store import MOST_BYTES, ImageStore, Removed
 from executor_service.images.transports import fetch, is_reference, name_of
 from fairbox.byte_count import byte_count
 from fairbox.errors import EXIT_FAILURE, ConfigError, FairboxError

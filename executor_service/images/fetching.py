@@ -27,7 +27,8 @@ from executor_service.runs.flights import Flight
 from fairbox.errors import FieldError, FieldErrors, shown
 
 if TYPE_CHECKING:
-    from executor_service.images.store import ImageStore, StoredImage
+    from executor_service.images.facts import StoredImage
+    from executor_service.images.store import ImageStore
 
 T = TypeVar("T")
 _AT_ONCE = 2

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from executor_service.images.archive import ImageArchive, LayerBlob, Region, chain_id
 from executor_service.images.errors import ImageError
+from executor_service.images.facts import StoredImage
 from executor_service.images.layer_process import answer_of
 from executor_service.images.manifest import MOST_LAYERS, Compression, ImageConfig, digest_of
-from executor_service.images.store import MOST_ENTRIES, ImageStore, Room, StoredImage
+from executor_service.images.store import MOST_ENTRIES, ImageStore, Room
 
 if TYPE_CHECKING:
     from executor_service.images.layers.pack import PackAnswer, PackTask

@@ -28,13 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
 from executor_service.images.archive import ImageArchive, LayerBlob
 from executor_service.images.errors import ImageError, ImageInUse, ImageStoreFull, UnknownImage
+from executor_service.images.facts import SHA, ImageFacts, StoredImage, StoredLayer, StoreFacts
 from executor_service.images.layer_process import answer_of
 from executor_service.images.locks import FileLocks, held
-from executor_service.images.manifest import ImageConfig
 from fairbox.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -50,55 +48,7 @@ _MOST_SNAPSHOTS = 1000
 """Snapshots of sessions that are kept: all are looked at for each new one."""
 _OWNERS = (199_999, 29_999)
 """Uids below those of boxes (`sandbox/host.py`): the first that is mapped here."""
-_SHA = "sha256:"
 _ID = re.compile("sha256:[0-9a-f]{64}")
-_OTHER_VERSION = "{}: was written by another version of fairbox: use another folder"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLayer:
-    """One layer on disk."""
-
-    chain_id: str
-    """Digest of it and all layers below it."""
-    bytes: int
-    entries: int
-    left_out: dict[str, int]
-    """Kind -> entries of the archive that are not here: devices, attributes, others."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredImage:
-    """One image, and when it was used last, in seconds since 1970."""
-
-    config: ImageConfig
-    names: tuple[str, ...]
-    layers: tuple[StoredLayer, ...]
-    used_at: float
-    owner: str | None = None
-    """Tenant whose snapshot of a session it is; None: an image for all, which somebody has added."""
-
-    @property
-    def image_id(self) -> str:
-        return self.config.image_id
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of its layers, also of those that other images have too."""
-        return sum(layer.bytes for layer in self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class _ImageFacts:
-    """Content of an image's file."""
-
-    config: ImageConfig
-    names: tuple[str, ...]
-    layers: tuple[str, ...]
-    owner: str | None = None
-
-
-_LAYER, _IMAGE_FACTS = TypeAdapter(StoredLayer), TypeAdapter(_ImageFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +88,7 @@ class ImageStore:
         self.timeout_s = timeout_s
         self._images, self._making = path / "images", path / "making"
         self._locks = FileLocks(path / "locks", timeout_s)
+        self._facts = StoreFacts(path)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._images, self.layers, self._making, path / "locks"):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -169,19 +120,18 @@ class ImageStore:
 
     def images(self) -> list[StoredImage]:
         """All images, the one that was used last first."""
-        found = [image for file in self._images.glob("*.json") if (image := self._read(file)) is not None]
-        return sorted(found, key=lambda image: image.used_at, reverse=True)
+        return self._facts.images()
 
     def find(self, text: str, tenant: str | None = None) -> StoredImage:
         """The image of a name, of an id, or of the beginning of one. `tenant`: without the snapshots of others. Raises
         UnknownImage."""
-        known = _ID.fullmatch(text) and self._read(self._images / f"{text.removeprefix(_SHA)}.json")
+        known = _ID.fullmatch(text) and self._facts.image(text)
         images = [known] if known else self.images()
         if tenant is not None:
             images = [image for image in images if image.owner in (None, tenant)]
         found = [image for image in images if text in image.names]
-        if not found and len(start := text.removeprefix(_SHA)) >= _LEAST_ID:
-            found = [image for image in images if image.image_id.removeprefix(_SHA).startswith(start)]
+        if not found and len(start := text.removeprefix(SHA)) >= _LEAST_ID:
+            found = [image for image in images if image.image_id.removeprefix(SHA).startswith(start)]
         if len(found) != 1:
             there = ", ".join(name for image in images for name in image.names)
             raise UnknownImage(
@@ -202,7 +152,7 @@ class ImageStore:
 
     def folder(self, layer: StoredLayer) -> Path:
         """Files of a layer that is held."""
-        return self.layers / layer.chain_id.removeprefix(_SHA) / "root"
+        return self.layers / layer.chain_id.removeprefix(SHA) / "root"
 
     def remove(self, text: str) -> Removed:
         """Removes an image, and the layers that no other has. Raises UnknownImage and ImageInUse."""
@@ -210,13 +160,13 @@ class ImageStore:
             image = self.find(text)
             if not self._forget(image):
                 raise ImageInUse(f"the image {shown(text)} is in use")
-            return Removed((image.image_id,), self._remove_unnamed())
+            return Removed((image.image_id,), self._remove_unnamed(self.images()))
 
     def collect(self, most_bytes: int) -> Removed:
         """Removes what no image names, then the images that were used longest ago, until all layers together have at
         most `most_bytes`, as far as none of them is in use."""
         with self._locks.lock("store"):
-            return self._collect(Room(most_bytes), 0)
+            return self._collect(Room(most_bytes), 0)[0]
 
     def alone(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Holds a lock of the store by its name, for a block. TimeoutError if somebody else does."""
@@ -224,25 +174,29 @@ class ImageStore:
 
     def bytes(self) -> int:
         """Bytes of all layers."""
-        return sum(layer.bytes for layer in self._all_layers())
+        return sum(layer.bytes for layer in self._facts.layers())
 
-    def _collect(self, room: Room, more: int) -> Removed:
-        """Makes room for `more` bytes, as far as that is possible."""
-        freed, gone = self._remove_unnamed(), list[str]()
-        images = [image for image in self.images() if room.owner is None or image.owner is not None]
-        while images and (self._used(room) + more > room.most_bytes or _too_many(room, images)):
-            images.remove(image := _first_to_go(images, room))
+    def _collect(self, room: Room, more: int) -> tuple[Removed, int]:
+        """Makes room for `more` bytes, as far as that is possible; what went, and the bytes that are left."""
+        images, gone = self.images(), list[str]()
+        freed = self._remove_unnamed(images)
+        last = [image for image in images if room.owner is None or image.owner is not None]
+        while (used := self._used(room, images)) + more > room.most_bytes or _too_many(room, last):
+            if not last:
+                break
+            last.remove(image := _first_to_go(last, room))
             if self._forget(image):
+                images.remove(image)
                 gone.append(image.image_id)
-                freed += self._remove_unnamed()
-        return Removed(tuple(gone), freed)
+                freed += self._remove_unnamed(images)
+        return Removed(tuple(gone), freed), used
 
-    def _used(self, room: Room) -> int:
+    def _used(self, room: Room, images: Sequence[StoredImage]) -> int:
         """Bytes that count against its bound."""
         if room.owner is None:
             return self.bytes()
-        of_all = {layer.chain_id for image in self.images() if image.owner is None for layer in image.layers}
-        return sum(layer.bytes for layer in self._all_layers() if layer.chain_id not in of_all)
+        of_all = {layer.chain_id for image in images if image.owner is None for layer in image.layers}
+        return sum(layer.bytes for layer in self._facts.layers() if layer.chain_id not in of_all)
 
     def _forget(self, image: StoredImage) -> bool:
         """Removes the image itself. False if it is in use."""
@@ -253,11 +207,11 @@ class ImageStore:
             return False
         return True
 
-    def _remove_unnamed(self) -> int:
-        """Removes layers that no image names and nobody is about to. Returns their bytes."""
-        named = {layer.chain_id for image in self.images() for layer in image.layers}
+    def _remove_unnamed(self, images: Sequence[StoredImage]) -> int:
+        """Removes layers that none of all images names and nobody is about to. Returns their bytes."""
+        named = {layer.chain_id for image in images for layer in image.layers}
         freed = 0
-        for layer in self._all_layers():
+        for layer in self._facts.layers():
             if layer.chain_id in named:
                 continue
             with (
@@ -265,7 +219,7 @@ class ImageStore:
                 self._locks.lock(_layer_lock(layer.chain_id), wait_s=0.0, last=True),
             ):
                 with self.new_folder() as away:
-                    (self.layers / layer.chain_id.removeprefix(_SHA)).rename(away / "layer")
+                    (self.layers / layer.chain_id.removeprefix(SHA)).rename(away / "layer")
                 freed += layer.bytes
         return freed
 
@@ -275,11 +229,11 @@ class ImageStore:
         name, until, new = _layer_lock(blob.chain_id), time.monotonic() + self.timeout_s, False
         while True:
             with self._locks.lock(name, shared=True, wait_s=until - time.monotonic()):
-                if (layer := self._read_layer(blob.chain_id)) is not None:
+                if (layer := self._facts.layer(blob.chain_id)) is not None:
                     yield layer, new
                     return
             with contextlib.suppress(TimeoutError), self._locks.lock(name, wait_s=0.0):
-                if self._read_layer(blob.chain_id) is None:
+                if self._facts.layer(blob.chain_id) is None:
                     self._write_layer(blob, below, room)
                     new = True
 
@@ -296,13 +250,13 @@ class ImageStore:
             facts = folder / "layer" / "facts.json"
             _write_through(facts, dataclasses.asdict(layer))
             with self._locks.lock("store"):
-                self._collect(room, layer.bytes)
-                if (there := self._used(room)) + layer.bytes > room.most_bytes:
+                _, there = self._collect(room, layer.bytes)
+                if there + layer.bytes > room.most_bytes:
                     raise ImageStoreFull(
                         f"layer {blob.diff_id} needs {layer.bytes} bytes; those in use have {there} of"
                         f" {room.most_bytes}"
                     )
-                (folder / "layer").rename(self.layers / blob.chain_id.removeprefix(_SHA))
+                (folder / "layer").rename(self.layers / blob.chain_id.removeprefix(SHA))
 
     def _unpack(self, blob: LayerBlob, below: Sequence[StoredLayer], root: Path, most_bytes: int) -> UnpackAnswer:
         task: UnpackTask = {
@@ -342,40 +296,14 @@ class ImageStore:
             with contextlib.suppress(TimeoutError), held(lock, last=True):
                 remove_tree(path.with_suffix(""))
 
-    def _all_layers(self) -> list[StoredLayer]:
-        found = (self._read_layer(_SHA + path.name) for path in self.layers.iterdir())
-        return [layer for layer in found if layer is not None]
-
-    def _read_layer(self, chain_id: str) -> StoredLayer | None:
-        try:
-            return _LAYER.validate_json((self.layers / chain_id.removeprefix(_SHA) / "facts.json").read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError:
-            raise ImageError(_OTHER_VERSION.format(self.path)) from None
-
     def _file(self, image: StoredImage) -> Path:
-        return self._images / f"{image.image_id.removeprefix(_SHA)}.json"
+        return self._images / f"{image.image_id.removeprefix(SHA)}.json"
 
     def _write(self, image: StoredImage) -> None:
-        facts = _ImageFacts(image.config, image.names, tuple(layer.chain_id for layer in image.layers), image.owner)
+        facts = ImageFacts(image.config, image.names, tuple(layer.chain_id for layer in image.layers), image.owner)
         with self.new_folder() as folder:
             _write_through(folder / "image", dataclasses.asdict(facts))
             (folder / "image").rename(self._file(image))
-
-    def _read(self, file: Path) -> StoredImage | None:
-        """None if it is gone by now."""
-        try:
-            facts, used_at = _IMAGE_FACTS.validate_json(file.read_bytes()), file.stat().st_mtime
-        except FileNotFoundError:
-            return None
-        except ValidationError:
-            raise ImageError(_OTHER_VERSION.format(self.path)) from None
-        layers = [self._read_layer(each) for each in facts.layers]
-        if None in layers:
-            return None  # it was removed between two looks
-        there = tuple(layer for layer in layers if layer is not None)
-        return StoredImage(facts.config, facts.names, there, used_at, facts.owner)
 
 
 def _first_to_go(images: Sequence[StoredImage], room: Room) -> StoredImage:
@@ -406,11 +334,11 @@ def _owner() -> int:
 
 
 def _image_lock(image: StoredImage) -> str:
-    return f"image-{image.image_id.removeprefix(_SHA)}"
+    return f"image-{image.image_id.removeprefix(SHA)}"
 
 
 def _layer_lock(chain_id: str) -> str:
-    return f"layer-{chain_id.removeprefix(_SHA)}"
+    return f"layer-{chain_id.removeprefix(SHA)}"
 
 
 def _write_through(path: Path, document: object) -> None:

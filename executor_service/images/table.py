@@ -20,7 +20,8 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
 if TYPE_CHECKING:
-    from executor_service.images.store import ImageStore, StoredImage
+    from executor_service.images.facts import StoredImage
+    from executor_service.images.store import ImageStore
 
 _FRESH_S = 2.0
 """So long a name stands for what it stood for."""

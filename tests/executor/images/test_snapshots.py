@@ -22,8 +22,9 @@ from executor_service import (
 )
 from executor_service.images.archive import open_archive
 from executor_service.images.errors import ImageError, ImageStoreFull, LayerTimeout
+from executor_service.images.facts import StoredImage
 from executor_service.images.snapshot import take_snapshot
-from executor_service.images.store import ImageStore, StoredImage
+from executor_service.images.store import ImageStore
 from tests.executor.images.archives import Entry, layer, layout_files, write_folder
 from tests.executor.images.conftest import Setting
 from tests.executor.servers import said

@@ -257,6 +257,32 @@ def test_what_is_in_use_stays(tmp_path: Path) -> None:
         pass
 
 
+def test_files_are_read_once_and_seen_when_others_change_them(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, reads, read = ImageStore(store.path), list[Path](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    for number in range(3):
+        added(store, tmp_path, BASE, layer(Entry(f"file-{number}", b"x")), name=f"image:{number}")
+    assert other.images() == store.images()
+    reads.clear()
+    assert {image.names for image in store.images()} == {(f"image:{number}",) for number in range(3)}
+    image = store.find("image:1")
+    assert (store.find(image.image_id), store.bytes(), reads) == (image, other.bytes(), [])
+    added(other, tmp_path, BASE, layer(Entry("file-1", b"x")), name="image:0")
+    assert {names for image in store.images() for names in image.names} == {"image:0", "image:1", "image:2"}
+    assert set(store.find("image:1").names) == {"image:0", "image:1"}
+    other.remove("image:2")
+    assert not any("image:2" in image.names for image in store.images())
+    shutil.rmtree(store.layers / image.layers[0].chain_id.removeprefix("sha256:"))
+    assert store.images() == other.images() == []
+
+
 def test_names_move_to_the_image_that_came_last(store: ImageStore, tmp_path: Path) -> None:
     added(store, tmp_path, BASE, name="latest")
     before = store.find("latest").image_id
