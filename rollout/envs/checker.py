@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from executor_service import CannotSnapshot, Cause, ExecutionResult, ExecutorClient, InputFile, Limits
+from executor_service import (
+    CannotSnapshot,
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    InputFile,
+    Limits,
+    SessionNotFound,
+)
 from fairbox.errors import FairboxError
 
 AGENT_S = 60.0
@@ -99,8 +107,10 @@ class TaskChecker(ABC):
             said = f"{result.stdout.text}{result.stderr.text}"[-2000:].strip()
             try:
                 return LeftFiles((await session.snapshot()).image, said, result.exit_code)
-            except CannotSnapshot as error:
-                return LeftFiles(None, str(error), result.exit_code)
+            except (CannotSnapshot, SessionNotFound) as error:
+                if error.cause is Cause.INFRA:
+                    raise
+                return LeftFiles(None, str(error), result.exit_code)  # the script has ended the session, for instance
 
     def _limits(self, seconds: float) -> Limits:
         return Limits(wall_time_s=seconds, memory_bytes=self.memory_bytes)
