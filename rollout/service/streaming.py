@@ -45,8 +45,8 @@ class TrajectoryStream:
     def __init__(self, replicas: Sequence[ServiceReplica], opening: pb.StreamOpening) -> None:
         self._streams = [_ReplicaStream(replica, opening) for replica in replicas]
         """The one that gave something last is the last."""
-        self._given: dict[str, _ReplicaStream] = {}
-        """Given and not acknowledged."""
+        self._given: dict[str, list[_ReplicaStream]] = {}
+        """Given and not acknowledged -> whence: from several, where replicas came or went."""
         self._acknowledged: LRUCache[str, bool] = LRUCache(_ACKNOWLEDGED)
 
     async def __aenter__(self) -> Self:
@@ -71,17 +71,19 @@ class TrajectoryStream:
             message = stream.take()
             if message.id in self._acknowledged:
                 await stream.acknowledge([message.id])  # the acknowledgement was lost
-            elif message.id not in self._given:
-                self._given[message.id] = stream
-                return StreamedTrajectory(message.id, trajectory_result(message))
+                continue
+            sources = self._given.setdefault(message.id, [])
+            if stream not in sources:
+                sources.append(stream)
+                if len(sources) == 1:
+                    return StreamedTrajectory(message.id, trajectory_result(message))
 
     async def acknowledge(self, *ids: str) -> None:
         """Tells the service that these need not be kept. What is lost on the way is told again when they come again."""
         of_each: dict[_ReplicaStream, list[str]] = {}
         for each in ids:
             self._acknowledged[each] = True
-            source = self._given.pop(each, None)
-            for stream in self._streams if source is None else [source]:
+            for stream in self._given.pop(each, self._streams):
                 of_each.setdefault(stream, []).append(each)
         for stream, some in of_each.items():
             await stream.acknowledge(some)

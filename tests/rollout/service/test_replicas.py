@@ -146,6 +146,22 @@ async def test_what_a_lost_disk_had_is_played_again(tiers: list[Tier], caplog: p
     assert f"the rollout service on {addresses[1]} had lost {share} trajectories, which it plays again" in caplog.text
 
 
+async def test_one_that_two_replicas_have_is_given_once(tiers: list[Tier]) -> None:
+    """As after a change of their number, when it was submitted again."""
+    async with all_of(tiers[:2]) as (served, rollouts):
+        for each in served:
+            async with each.client() as alone:
+                assert (await alone.submit(tasks(10))).accepted == 10
+        async with asyncio.timeout(60), rollouts.stream() as stream:
+            found = [await anext(stream) for _ in range(10)]
+            assert {each.id for each in found} == {f"t{n}" for n in range(10)}
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(stream)
+            await stream.acknowledge(*(each.id for each in found))
+        assert not any(each.trajectories.counts() for each in served)
+
+
 async def test_calls_are_for_all_replicas(tiers: list[Tier], tmp_path: Path) -> None:
     async with all_of(tiers) as (served, rollouts):
         await rollouts.update_weights(str(tmp_path), version="7")
