@@ -41,7 +41,7 @@ SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py tests/rollout/page tests/roll
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
 # Homes on NFS are tried by suites that keep something on disk.
 NFS_TESTS := tests/kernel/test_nfs.py tests/rollout/journal/test_store.py tests/rollout/service/test_store.py \
-  tests/executor/test_workspaces.py tests/executor/images/test_store.py tests/executor/images/test_shells.py
+  tests/executor/images/test_store.py
 KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
   tests/executor/test_stopped_server.py tests/executor/adversarial tests/executor/sessions
 # What is run at level `landlock` as it is with each version of Landlock, for root and for an ordinary user.

@@ -65,7 +65,7 @@ class ImageFacts:
 
 _LAYER, _IMAGE_FACTS = TypeAdapter(StoredLayer), TypeAdapter(ImageFacts)
 _Version = tuple[int, int, int]
-"""Of a file: which it is, its size, and when it was written or its image was used last."""
+"""State of a file: which it is, its size, and when it was written or its image was used last."""
 
 
 def _names(folder: Path) -> list[str]:
