@@ -67,9 +67,14 @@ async def test_solutions_are_worth_all_and_nothing_is_worth_nothing(agents: Agen
     await nothing_left(stack)
 
 
+LONG = ("greeter-service",)
+"""Tasks whose tests wait for seconds: a minute with all cheats, where others take four seconds."""
+
+
 @pytest.mark.asyncio(loop_scope="module")
-async def test_they_are_fit_to_train_on(stack: LocalStack, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [f"data={EXAMPLES}", f"executor={stack.ports.executor}", "repeats=1", "parallel=4"]
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in LONG)) for name in NEEDS])
+async def test_they_are_fit_to_train_on(stack: LocalStack, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    given = [f"data={EXAMPLES / name}", f"executor={stack.ports.executor}", "repeats=1", "parallel=4"]
     assert await asyncio.to_thread(main, ["check-env", *given]) == 0, capsys.readouterr().out
 
 
