@@ -88,8 +88,9 @@ class StoreFacts:
         """All images, the one that was used last first."""
         names, there = _names(self._images), set(_names(self._layers))
         found = [each for name in names if name.endswith(".json") and (each := self._image(name, there)) is not None]
-        if len(self._known_images) > len(names):
-            self._known_images = {name: self._known_images[name] for name in names if name in self._known_images}
+        known = self._known_images  # another thread may put another in its place
+        if len(known) > len(names):
+            self._known_images = {name: known[name] for name in names if name in known}
         return sorted(found, key=lambda image: image.used_at, reverse=True)
 
     def image(self, image_id: str) -> StoredImage | None:
@@ -100,8 +101,9 @@ class StoreFacts:
         """All layers."""
         names = _names(self._layers)
         found = [layer for name in names if (layer := self._layer(name)) is not None]
-        if len(self._known_layers) > len(names):
-            self._known_layers = {name: self._known_layers[name] for name in names if name in self._known_layers}
+        known = self._known_layers  # as above
+        if len(known) > len(names):
+            self._known_layers = {name: known[name] for name in names if name in known}
         return found
 
     def layer(self, chain_id: str) -> StoredLayer | None:

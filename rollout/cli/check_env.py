@@ -14,7 +14,7 @@ from pathlib import Path
 
 from executor_service import ExecutorClient
 from fairbox.config import check, setting
-from fairbox.errors import EXIT_FAILURE
+from fairbox.errors import EXIT_FAILURE, ConfigError
 from rollout.env_check import CheckPlan, EnvironmentCheck, TaskReport
 from rollout.envs.base import Environment, EnvironmentSetup
 from rollout.envs.registry import load_run
@@ -36,6 +36,8 @@ class CheckEnvConfig:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         check(self)
+        if self.json is not None and not Path(self.json).absolute().parent.is_dir():
+            raise ConfigError(f"json is {self.json!r}, whose folder is not there")
 
 
 def main(argv: Sequence[str]) -> int:

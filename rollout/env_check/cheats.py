@@ -32,16 +32,14 @@ _REPORTER = (
     "the tests load what is in the working folder: run them from /tests, with `python3 -I` or `pytest --rootdir=/tests "
     "--confcutdir=/tests -c /dev/null`"
 )
-_VERDICT = (
-    "the tests don't write their verdict themselves in the end: begin with a reward of 0, and write it once, last"
-)
+_VERDICT = "the tests leave a verdict that was there before them: begin with a reward of 0, and write it once, last"
 _ANSWER = "the tests are content with any answer: compare what it holds"
 _PROGRAM = "the tests depend on files of the agent's that are no answer: bring what they need in tests/"
 
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
-    """One of them."""
+    """A way to score without solving anything."""
 
     name: str
     script: str
@@ -116,7 +114,7 @@ SPOILED = (
     Cheat("files-emptied", 'for each in *; do [ -f "$each" ] && : > "$each"; done', _ANSWER),
     Cheat(
         "asserts-removed",
-        "sed -i 's/^\\( *\\)assert .*/\\1pass/' $(ls test*.py tests/*.py 2>/dev/null) /dev/null",
+        "sed -i 's/^\\( *\\)assert .*/\\1pass/' $(ls test*.py tests/*.py 2>/dev/null)",
         _PROGRAM,
     ),
     Cheat("tests-removed", "rm -rf tests test test*.py", _PROGRAM),

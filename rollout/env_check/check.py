@@ -8,18 +8,19 @@ can't be checked is a finding and ends no other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from executor_service import ExecutorClient, InputFile, Outcome
+from executor_service import ExecutionResult, ExecutorClient, InputFile, Outcome
 from fairbox.errors import ConfigError, FairboxError
 from rollout.env_check.cheats import cheats_for
 from rollout.env_check.findings import Seen, TaskReport, report_of
 from rollout.envs.base import Environment
-from rollout.envs.checker import TaskChecker
+from rollout.envs.checker import CheckFailed, TaskChecker
 from rollout.loop.task import Task
 from rollout.tools.code.runner import ready_image
 
@@ -27,6 +28,10 @@ T = TypeVar("T")
 _LEAST_BYTES = 32
 """Smaller files of tests and solution are not looked for: others are alike by chance."""
 _MOST_FOUND = 20
+_MOST_DIGITS = 9
+"""Digits of a number of commits, which programs of the image say."""
+_CAN_NOT_LOOK = 3
+"""Exit code of the scripts below where the image has no program for it."""
 _FIND = r"""
 command -v find sha256sum > /dev/null || exit 3
 sizes=()
@@ -83,7 +88,6 @@ class EnvironmentCheck:
     async def _seen(self, task: Task) -> Seen:
         try:
             checker = await asyncio.to_thread(self._environment.checker, task, self._executor)  # it reads files
-            assert checker is not None
             checker.image = await ready_image(self._executor, checker.image)
             return await self._looked(checker, str(task.messages[-1]["content"]))
         except FairboxError as error:
@@ -95,7 +99,7 @@ class EnvironmentCheck:
         first = await self._all([checker.nothing])  # what can't be played at all says so once
         nothing = first + await self._all([checker.nothing for _ in repeats[1:]])
         solution = await self._all([checker.solution for _ in repeats])
-        cheated = await self._all([_of(checker.played, cheat.script) for cheat in cheats])
+        cheated = await self._all([partial(checker.played, cheat.script) for cheat in cheats])
         return Seen(
             name=checker.name,
             test_s=checker.test_s,
@@ -129,9 +133,8 @@ async def in_reach(checker: TaskChecker) -> list[str]:
     if not hidden:
         return []
     sizes = "".join(f"{size}\n" for size in sorted({len(file.content) for file in hidden.values()}))
-    result = await checker.looked(_FIND, [InputFile("sizes", sizes.encode())])
     found = []
-    for line in result.stdout.text.splitlines():
+    for line in _said(await checker.looked(_FIND, [InputFile("sizes", sizes.encode())])).splitlines():
         digest, _, path = line.partition("  ")
         if digest in hidden:
             found.append(f"{path} is {hidden[digest].path}")
@@ -142,11 +145,13 @@ async def later_commits(checker: TaskChecker) -> int:
     """Commits that an agent finds in its repository, and that are neither HEAD nor before it."""
     if not checker.repository:
         return 0
-    result = await checker.looked(f"TOP={checker.repository!r}\n{_LATER}")
-    with contextlib.suppress(ValueError):
-        return int(result.stdout.text) if result.outcome is Outcome.FINISHED else 0
-    return 0
+    said = _said(await checker.looked(f"TOP={shlex.quote(checker.repository)}\n{_LATER}")).strip()
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= _MOST_DIGITS else 0
 
 
-def _of(play: Callable[[str], Awaitable[T]], script: str) -> Callable[[], Awaitable[T]]:
-    return lambda: play(script)
+def _said(result: ExecutionResult) -> str:
+    """Output of a look into an image. Raises CheckFailed for one that came to no end."""
+    if result.outcome is not Outcome.FINISHED and result.exit_code != _CAN_NOT_LOOK:
+        what = result.message or result.stderr.text[-200:].strip()
+        raise CheckFailed(f"the image could not be looked through: {result.outcome}: {what}")
+    return result.stdout.text

@@ -54,9 +54,9 @@ class Environment(ABC):
         """Tools of the run, if it names none in a file. Empty: no tools at all. None: the run's own after all."""
         return None
 
-    def checker(self, task: Task, executor: ExecutorClient) -> TaskChecker | None:
-        """Plays a task without a model, to check it. It may read files. None: this environment has no such thing."""
-        return None
+    def checker(self, task: Task, executor: ExecutorClient) -> TaskChecker:
+        """Plays a task without a model, so that `fairbox check-env` can check it. It may read files."""
+        raise NotImplementedError
 
     def workspace_roots(self) -> tuple[Path, ...]:
         """Absolute folders with the repositories of its tasks. With `up` the executor takes repositories from below

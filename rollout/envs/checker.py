@@ -95,7 +95,7 @@ class TaskChecker(ABC):
 
     async def ran(self, code: str, **options: Any) -> ExecutionResult:
         """Runs a program; `options` as for `ExecutorClient.execute`. Raises CheckFailed where the service failed it."""
-        return _ours(await self.executor.execute(code, **options))
+        return _unfailed(await self.executor.execute(code, **options))
 
     async def left(self, script: str, *, seconds: float = AGENT_S, **more: Any) -> LeftFiles:
         """Runs a script in a shell of its own; `more` as for `ExecutorClient.session` and `files`."""
@@ -103,7 +103,7 @@ class TaskChecker(ABC):
         async with self.executor.session(
             language="bash", image=self.image, env=env, limits=self._limits(seconds), **more
         ) as session:
-            result = _ours(await session.run(script, files=files, timeout=seconds))
+            result = _unfailed(await session.run(script, files=files, timeout=seconds))
             said = f"{result.stdout.text}{result.stderr.text}"[-2000:].strip()
             try:
                 return LeftFiles((await session.snapshot()).image, said, result.exit_code)
@@ -116,7 +116,7 @@ class TaskChecker(ABC):
         return Limits(wall_time_s=seconds, memory_bytes=self.memory_bytes)
 
 
-def _ours(result: ExecutionResult) -> ExecutionResult:
+def _unfailed(result: ExecutionResult) -> ExecutionResult:
     if result.cause is Cause.INFRA:
         raise CheckFailed(f"the executor reports {result.outcome}: {result.message}")
     return result

@@ -56,14 +56,13 @@ class HarborConfig:
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
         check(self, "env_config")
-        check_image(self.image, "env_config.image")
+        _check_image(self.image)
         self.bash.validate("env_config.bash")
 
 
-def check_image(template: str | None, path: str) -> None:
-    """Raises ConfigError for a template of images that has other braces than {name}; `path` is where it stands."""
+def _check_image(template: str | None) -> None:
     if template is not None and (not template or re.search(r"[{}]", template.replace("{name}", ""))):
-        raise ConfigError(f"{path} is {template!r}, must be a name, in which braces are {{name}} alone")
+        raise ConfigError(f"env_config.image is {template!r}, must be a name, in which braces are {{name}} alone")
 
 
 @environment("harbor", HarborConfig)

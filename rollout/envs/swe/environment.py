@@ -81,19 +81,18 @@ class SweConfig:
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
         check(self, "env_config")
-        check_places(self.image, self.working_dir, "env_config.")
+        _check_places(self.image, self.working_dir)
         self.bash.validate("env_config.bash")
 
 
-def check_places(image: str | None, working_dir: str, prefix: str) -> None:
-    """Raises ConfigError for a template of images or a folder that can't be one; `prefix` is where they stand."""
+def _check_places(image: str | None, working_dir: str) -> None:
     if image is not None and (not image or re.search(r"[{}]", _BRACES.sub("", image))):
         raise ConfigError(
-            f"{prefix}image is {image!r}, must be a name, with braces in {{instance_id}} and {{repo}} alone"
+            f"env_config.image is {image!r}, must be a name, with braces in {{instance_id}} and {{repo}} alone"
         )
     path = PurePosixPath(working_dir)
     if not path.is_absolute() or str(path) != working_dir or ".." in path.parts or len(path.parts) < 2:
-        raise ConfigError(f"{prefix}working_dir is {working_dir!r}, must be an absolute path like /testbed")
+        raise ConfigError(f"env_config.working_dir is {working_dir!r}, must be an absolute path like /testbed")
 
 
 @environment("swe", SweConfig)

@@ -62,21 +62,27 @@ async def test_each_planted_defect_is_found_and_no_other(
     solve(write_task(tasks / "wrong-solution"), "echo 41 > /app/answer; echo sorry; exit 1")
     solve(write_task(tasks / "lacks"), "no-such-program > /app/answer")
     solve(write_task(tasks / "easy", test="echo looks good; echo 1 > /logs/verifier/reward.txt"), "true")
-    solve(write_task(tasks / "random", test=RANDOM), "true")
     solve(write_task(tasks / "leaked", test=LEAKED), "echo 42 > /app/answer")
-    assert await checked(stack, tasks, "cheats=false", "repeats=8") == {
+    assert await checked(stack, tasks, "cheats=false") == {
         "no-solution": set(),
         "wrong-solution": {"solution_fails"},
         "lacks": {"solution_fails", "lacks_program"},
         "easy": {"nothing_passes"},
-        "random": {"flaky"},
         "leaked": {"tests_in_reach"},
     }
     said = capsys.readouterr().out
-    assert said.endswith("\n6 tasks, 5 of them broken\n")
+    assert said.endswith("\n5 tasks, 4 of them broken\n")
     assert "wrong-solution: solution 0, nothing 0: BROKEN\n  solution_fails: the solution is worth 0 (mend" in said
     assert "    sorry\n" in said
     assert "  tests_in_reach: /opt/copy is tests/test.sh (delete" in said
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_verdict_that_is_drawn_is_flaky(stack: LocalStack, tmp_path: Path) -> None:
+    """Forty draws: both kinds of verdicts are equal throughout in one of 10^11 runs."""
+    solve(write_task(tmp_path / "tasks" / "random", test=RANDOM), "true")
+    (kinds,) = (await checked(stack, tmp_path / "tasks", "cheats=false", "repeats=20")).values()
+    assert "flaky" in kinds
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -130,6 +136,8 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "env_config.image is '{nme}', must be a name, in which braces are {name} alone" in capsys.readouterr().err
     assert main(["check-env", f"data={tmp_path}", "env=nothing"]) == 2
     assert "env is 'nothing', must be one of: " in capsys.readouterr().err
+    assert main(["check-env", f"data={tmp_path}", "json=nowhere/findings.json"]) == 2
+    assert "json is 'nowhere/findings.json', whose folder is not there" in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
     assert main(["check-env", f"data={tmp_path / 'rows.jsonl'}", "env=gsm8k"]) == 2
     assert "env can't be checked: it has no `checker`" in capsys.readouterr().err
