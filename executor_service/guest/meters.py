@@ -200,11 +200,12 @@ class Meters:
         return self.last_pid is not None and int(os.pread(self.last_pid, 32, 0)) == worker
 
     def exceeds(self, worker: int) -> bool:
-        """Says whether there were too many at the last look, before the server has said how many may be: the worker's
-        resource limit decides."""
+        """Says whether there were too many at the last look, before the server has said how many may be: the resource
+        limit of the worker decides, which those that it has left behind have as well."""
         if self._processes >= 0 or self._tasks <= 1:
             return False
-        most = _most_processes(worker)
+        found = (most for pid in (worker, *self.pids()) if (most := _most_processes(pid)) is not None)
+        most = next(found, None)
         return most is not None and self._tasks > most - SPARE_PROCESSES
 
     def _resident(self, stats: dict[int, list[bytes]], memory_bytes: int, *, last: bool) -> int:
@@ -266,12 +267,14 @@ def _pids() -> list[int]:
 
 
 def _most_processes(pid: int) -> int | None:
-    """Its resource limit; None: it is gone. Asking by prlimit() needs a capability over who may have another user."""
+    """Its resource limit; None: it is gone, or has none. Asking by prlimit() needs a capability over who may have
+    another user."""
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:
-            return next(int(line.split()[2]) for line in file if line.startswith(b"Max processes"))
+            said = next(line.split()[2] for line in file if line.startswith(b"Max processes"))
     except OSError:
         return None
+    return int(said) if said.isdigit() else None
 
 
 def _children_cpu_s(fields: list[bytes]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -145,6 +146,7 @@ async def test_open_files_are_bounded(executor: ExecutorClient) -> None:
 async def test_a_fork_bomb_is_contained(executor: ExecutorClient, server: Server) -> None:
     code = """
 import os
+import signal
 while True:
     try: os.fork()
     except OSError: pass
@@ -197,6 +199,22 @@ async def test_without_control_groups_forks_end_as_with_them(watched: ExecutorCl
     result = await watched.execute(code, limits=Limits(memory_bytes=256 * MIB, wall_time_s=50))
     assert (result.outcome, result.cause) == (outcome, Cause.POLICY), result
     assert least * MIB <= result.peak_memory_bytes <= most * MIB
+
+
+async def test_too_many_forks_are_told_where_the_server_is_too_late_to_say_how_many_may_be(
+    watched: ExecutorClient, no_groups: Server
+) -> None:
+    """The server says it to a program that has run for a moment: here it stands still from about then on."""
+    code, outcome, _ = FORKS["children that are left"]
+    for number in range(8):
+        run = asyncio.create_task(watched.execute(code, limits=Limits(wall_time_s=50)))
+        await asyncio.sleep(0.004 + 0.001 * number)
+        os.kill(no_groups.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(0.3)
+        finally:
+            os.kill(no_groups.pid, signal.SIGCONT)
+        assert (await run).outcome is outcome
 
 
 async def test_output_beyond_the_limit_is_cut_and_counted(executor: ExecutorClient) -> None:
