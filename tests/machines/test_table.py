@@ -89,11 +89,12 @@ async def bombs(server: Server, landlock: bool) -> dict[str, str]:
 def made(place: Place) -> str:
     """Does what `make run` does, except for its installation: "yes" if programs of trajectories ran there."""
     own = place.user or place.container
-    env = (ENV if own else {}) | {"HOME": "/tmp", "EXECUTOR_PYTHON": PYTHON or ""}
+    env = (ENV if own else {}) | {"EXECUTOR_PYTHON": PYTHON or ""}
     if place.level == "landlock":
         env["EXECUTOR_MIN_ISOLATION"] = "landlock"
     with tempfile.TemporaryDirectory() as out:
         Path(out).chmod(0o777)
+        env["HOME"] = "/tmp" if place.container else out  # what one user has fetched is no other's
         words = [PYTHON if own and PYTHON else sys.executable, "-m", "rollout.cli", "rollout", "--up", "n=2"]
         dump = "/tmp/out" if place.container else out
         done = subprocess.run(

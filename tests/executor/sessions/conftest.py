@@ -12,7 +12,9 @@ from tests.executor.servers import Server, children
 
 
 def quiet(server: Server, level: Level) -> bool:
-    """Says whether only zygotes, inits and waiting workers are there."""
+    """Says whether only zygotes, inits and waiting workers are there. A container's processes are not looked for."""
+    if level.place is not None and level.place.container:
+        return True
     profiles = server.status().profiles
     zygotes = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
     return len(children(server.pid)) == zygotes + 2 * sum(profile.ready for profile in profiles)

@@ -220,13 +220,12 @@ async def test_deleting_a_session_ends_the_cell_that_runs_and_those_that_wait(ex
 
 
 async def test_nothing_of_a_deleted_session_is_left(executor: ExecutorClient, server: Server, level: Level) -> None:
+    marker = f"601.{uuid.uuid4().int}"
+    start = f"import subprocess\nsubprocess.Popen(['sleep', '{marker}'], start_new_session=True)"
     async with executor.session() as session:
-        code = (
-            "import subprocess\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\nopen('f', 'w').write('x')"
-        )
-        await session.run(code)
-        assert not quiet(server, level)
-    wait_for(lambda: quiet(server, level))
+        await session.run(f"{start}\nopen('f', 'w').write('x')")
+        assert processes_with(marker)
+    wait_for(lambda: not processes_with(marker) and quiet(server, level))
     assert server.status().sessions == 0
     result = await executor.execute("import os; print(os.listdir('.'), os.listdir(os.environ['TMPDIR']))")
     assert result.stdout.text == "['main.py'] []\n"
