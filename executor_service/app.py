@@ -44,6 +44,7 @@ from executor_service.sandbox.memory import LOOK_S, KernelKills, memory_bytes, r
 from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sessions.displayed import DisplayedPrograms, Router
+from executor_service.sessions.memory import SessionMemory
 from executor_service.sessions.sessions import Sessions
 from executor_service.sessions.snapshots import Snapshots
 from executor_service.sessions.table import SessionTable
@@ -331,8 +332,11 @@ async def open_work(
     if not host.groups.works:  # else the group of each box tells
         await stack.enter_async_context(looking(host.kills))
     table = SessionTable(name, clock, most=config.max_sessions, weights=weights)
+    memory = SessionMemory(admission, size_of, clock)
     sessions = await stack.enter_async_context(
-        Sessions(boxes, planner, hold, clock, images=images, table=table, grace_s=_INTERRUPT_S, name=name)
+        Sessions(
+            boxes, planner, hold, clock, images=images, memory=memory, table=table, grace_s=_INTERRUPT_S, name=name
+        )
     )
     displayed = DisplayedPrograms(boxes, planner, hold, clock)
     programs = Programs(boxes, planner, compiler, hold, images, clock)
@@ -352,6 +356,16 @@ async def open_work(
             tally=RunTally(config.metrics_tenants),
         )
     )
+    verifier = await stack.enter_async_context(open_verifier(config, here, hold, programs, runs, clock))
+    return work, sessions, runs, verifier
+
+
+@contextlib.asynccontextmanager
+async def open_verifier(
+    config: ExecutorConfig, here: Here, hold: Hold, programs: Programs, runs: ExecutionQueue, clock: Clock
+) -> AsyncIterator[Verifier]:
+    """Verifications, whose cases go through `runs`."""
+    host, boxes, planner, _ = here
     grader = Grader(
         partial(guest_process, boxes),
         programs,
@@ -362,10 +376,8 @@ async def open_work(
         forks=host.scopes_signals,
         bare=host.bare,
     )
-    verifier = await stack.enter_async_context(
-        Verifier(runs, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
-    )
-    return work, sessions, runs, verifier
+    async with Verifier(runs, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s) as verifier:
+        yield verifier
 
 
 def open_table() -> DedupTable[Any, Any]:

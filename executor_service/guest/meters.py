@@ -64,6 +64,7 @@ class Meters:
         self._peak = _open(groups["peak"], os.O_RDWR)
         self._limits = {name: _open(path, os.O_WRONLY) for name, path in groups["limits"].items()}
         self._charged = _open(groups["charged"])
+        self._used = _open(groups["used"])
         self._left = self._still_charged()
         """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
@@ -220,6 +221,17 @@ class Meters:
             return 0
         self._summed = resident + resident // 8
         return sum(map(_proportional_bytes, stats))
+
+    def held_bytes(self, reading: Reading) -> int | None:
+        """Bytes that nothing but the end of the processes frees, with files in memory where a group tells; `reading` is
+        the newest. None: nothing new is known."""
+        if self._oom < 0:
+            return reading.resident_bytes or None
+        charged = self._still_charged()
+        if charged - self._left < _LEAST_MEMORY:  # the usual case, and cheaper to ask for
+            return 0
+        said = _text(self._used)
+        return _value(said, b"anon") + _value(said, b"shmem")
 
     def starved_s(self) -> float:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""

@@ -40,6 +40,8 @@ _LATE_S = 0.01
 """By how much a program's own word on its CPU time may exceed what the kernel has counted so far."""
 _START_S = 0.02
 """Between two looks whether a program that may start has started."""
+_MUCH = 16 << 20
+"""Bytes by which memory has to change to be told: most sessions never hold so much."""
 _DEAD = b'{"type":"dead"}'
 _ENDED = (
     '{"type":"ended","code":%d,"signal":%d,"reason":"%s","started":%s,"wall_s":%r,"cpu_s":%r,'
@@ -118,6 +120,26 @@ class Starvation:
             yield {"type": "starved", "pid": pid, "seconds": seconds}
 
 
+class Kept:
+    """Memory that a session holds while none of its cells runs, and what the server knows of it."""
+
+    def __init__(self, meters: Meters, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._meters = meters
+        self._tell = tell
+        self._first = -1
+        """Bytes of an interpreter that has run nothing, most of which are the zygote's; -1: not yet looked at."""
+        self._told = 0
+
+    def look(self, watch: Watch, reading: Reading) -> None:
+        """Tells the server if this has changed much. `reading` is the newest."""
+        if watch.rests and (held := self._meters.held_bytes(reading)) is not None:
+            self._first = held if self._first < 0 else self._first
+            kept = max(0, held - self._first)
+            if abs(kept - self._told) >= _MUCH:
+                self._told = kept
+                self._tell({"type": "kept", "bytes": kept})
+
+
 class Supervisor:
     """`run()` returns when every process but this one is dead."""
 
@@ -151,6 +173,7 @@ class Supervisor:
         self._due = 0.0
         """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
         self._starvation = Starvation(meters)
+        self._kept = Kept(meters, self._tell)
 
     def run(self) -> None:
         while self._reason is None:
@@ -185,6 +208,7 @@ class Supervisor:
             if self._watch.late(now):
                 reading.starved_s = self._meters.starved_s()
             self._reason = "processes" if self._around.exceeded else self._watch.observe(now, reading) or None
+            self._kept.look(self._watch, reading)
         if self._reason is None and self._begun and self._lease.lapsed(time.monotonic()):
             self._reason = "lapsed"
         # After a look: no answer comes from a use that has met a limit already.

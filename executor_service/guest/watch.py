@@ -96,6 +96,11 @@ class Watch:
             return "wall"
         return ""
 
+    @property
+    def rests(self) -> bool:
+        """True while a session rests."""
+        return self._tick_s == RESTING_S
+
     def late(self, now: float) -> bool:
         """Says whether the wall time is over, allowing for the known time spent waiting for a processor."""
         return now - self.started >= self._wall_s + self._credit_s

@@ -48,6 +48,8 @@ def _queue(status: pb.GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("running", "Programs that run or are set up.", status.running)
     yield _gauge("program_memory_bytes", "Memory that all programs together may have.", status.program_memory_bytes)
     yield _gauge("running_memory_bytes", "Memory that the running programs may use.", status.running_memory_bytes)
+    held = status.session_memory_bytes
+    yield _gauge("session_memory_bytes", "Memory that sessions hold while none of their cells runs.", held)
     yield _gauge("max_queued", "Most requests that wait.", status.max_queued)
     yield _gauge("queued", "Requests that wait for a lease or a slot.", status.queued)
     yield _gauge("oldest_wait_seconds", "Time that the request at the head has waited.", status.oldest_wait_s)
@@ -71,13 +73,11 @@ def _limiter(status: pb.GetStatusResponse) -> Iterator[Metric]:
 def _sessions(table: SessionTable) -> Iterator[Metric]:
     live = table.live.values()
     branches = sum(bool(session.info.parent_session_id) for session in live)
-    memory_bytes = sum(session.memory_bytes for session in live)
     yield _gauge("sessions", "Sessions that live, branches among them.", len(live))
     yield _gauge("session_branches", "Sessions that were forked from another.", branches)
     yield _gauge("sessions_busy", "Sessions whose cell runs.", sum(session.busy for session in live))
     waiting = sum(len(session.waiting) for session in live)
     yield _gauge("session_cells_waiting", "Cells that wait for their turn.", waiting)
-    yield _gauge("session_memory_bytes", "Memory of the sessions' interpreters after their last cells.", memory_bytes)
     yield _counter("sessions_made", "Sessions made, branches among them.", table.made)
 
 

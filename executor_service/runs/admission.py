@@ -2,10 +2,11 @@
 
 A request enters when it arrives. It may start once it is eligible (a request without a lease is not, until the limiter
 has granted it one), and once the memory that it may use is free: of requests that ask for much, the one whose turn it
-is waits for it, and nobody passes it meanwhile. A free slot goes to the tenant that has the fewest for its weight, in
-turns where several have as few, and among its eligible requests to the one that entered first. Where the queue is full,
-a tenant below its share of it gets a place all the same: that of the newest request of whoever has borrowed most.
-Whoever leaves, for whatever reason, is gone from every count. What runs is never ended for another tenant's sake.
+is waits for it, and nobody passes it meanwhile. Bytes that a session holds between its cells are free for these alone.
+A free slot goes to the tenant that has the fewest for its weight, in turns where several have as few, and among its
+eligible requests to the one that entered first. Where the queue is full, a tenant below its share of it gets a place
+all the same: that of the newest request of whoever has borrowed most. Whoever leaves, for whatever reason, is gone from
+every count. What runs is never ended for another tenant's sake.
 """
 
 from __future__ import annotations
@@ -34,6 +35,24 @@ def _no_word(refusal: QueueFull) -> None:
 
 
 @dataclass(eq=False, slots=True)
+class Memory:
+    """Memory that requests use: one alone, or several together, those of a session and its branches. Theirs need not be
+    free while none of them runs."""
+
+    most: int
+    """Bytes that they may use."""
+    kept: int = 0
+    """Bytes that are held while none of them runs."""
+    running: int = 0
+    """Number of them that run."""
+
+    @property
+    def needed(self) -> int:
+        """Bytes that have to be free for one more of them."""
+        return 0 if self.running else self.most - self.kept
+
+
+@dataclass(eq=False, slots=True)
 class Place:
     """The place of one request. `started` is set when it has a slot. `gives_way` is called when another tenant has got
     its place in the queue."""
@@ -42,8 +61,8 @@ class Place:
     tenant: str
     entered_at: float
     eligible: bool
-    size: int = 0
-    """Bytes of memory that it may use."""
+    memory: Memory
+    """Memory that it uses, alone or with others."""
     gives_way: Callable[[QueueFull], object] = _no_word
     started: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = 0.0
@@ -74,8 +93,8 @@ class Admission:
     ) -> None:
         self._max_running = max_running
         self._max_bytes = max_bytes
-        self._bytes = 0
-        """Bytes that the running requests may use."""
+        self._bytes = self._kept = 0
+        """Bytes that the running requests may use, and that are held where none runs."""
         self._blocked = False
         """True if slots are free, but the request whose turn it is waits for memory."""
         self._max_queued = max_queued
@@ -89,20 +108,20 @@ class Admission:
         """Turn of the tenant whose request started last."""
         self._mean_s = 1.0
 
-    def has_room(self, size: int = 0) -> bool:
-        """Says whether a request of `size` bytes that becomes eligible now starts at once: if so, no request that may
+    def has_room(self, memory: Memory | None = None) -> bool:
+        """Says whether a request with such memory that becomes eligible now starts at once: if so, no request that may
         start is waiting."""
-        return self._free > 0 and not self._blocked and self._fits(size)
+        return self._free > 0 and not self._blocked and self._fits(memory or Memory(0))
 
-    def enter(self, now: float, *, eligible: bool, tenant: str = "", size: int = 0) -> Place:
+    def enter(self, now: float, *, eligible: bool, tenant: str = "", memory: Memory | None = None) -> Place:
         """Takes a request in, which may start at once; another one may lose its place for it. Raises QueueFull."""
-        if self._queued >= self._max_queued and not (eligible and self.has_room(size)):
+        if self._queued >= self._max_queued and not (eligible and self.has_room(memory)):
             self._make_room(tenant)
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = _Line(self._weights.get(tenant, 1.0), self._turn)
         self._entered += 1
-        place = Place(self._entered, tenant, now, eligible, size)
+        place = Place(self._entered, tenant, now, eligible, memory or Memory(0))
         line.waiting[place] = None
         self._queued += 1
         self._start(now)
@@ -123,13 +142,21 @@ class Admission:
         if place.started.is_set():
             line.running -= 1
             self._free += 1
-            self._bytes -= place.size
+            self._give_back(place.memory)
             self._mean_s += _RECENT * (now - place.started_at - self._mean_s)
         else:
             del line.waiting[place]
             self._queued -= 1
         if not (line.waiting or line.running):
             del self._lines[place.tenant]
+        self._start(now)
+
+    def keep(self, memory: Memory, size: int, now: float) -> None:
+        """So many bytes are held from now on while none of those who share this memory runs."""
+        size = min(size, memory.most)
+        if not memory.running:
+            self._kept += size - memory.kept
+        memory.kept = size
         self._start(now)
 
     @property
@@ -151,10 +178,23 @@ class Admission:
             oldest_wait_s=now - oldest,
             program_memory_bytes=self._max_bytes,
             running_memory_bytes=self._bytes,
+            session_memory_bytes=self._kept,
         )
 
-    def _fits(self, size: int) -> bool:
-        return self._bytes + size <= self._max_bytes or self._free == self._max_running
+    def _fits(self, memory: Memory) -> bool:
+        return self._bytes + self._kept + memory.needed <= self._max_bytes or self._free == self._max_running
+
+    def _take(self, memory: Memory) -> None:
+        if not memory.running:
+            self._bytes += memory.most
+            self._kept -= memory.kept
+        memory.running += 1
+
+    def _give_back(self, memory: Memory) -> None:
+        memory.running -= 1
+        if not memory.running:
+            self._bytes -= memory.most
+            self._kept += memory.kept
 
     def _make_room(self, tenant: str) -> None:
         """Takes a place from whoever has borrowed most. Raises QueueFull where nobody has borrowed."""
@@ -179,7 +219,7 @@ class Admission:
     def _start(self, now: float) -> None:
         self._blocked = False
         while self._free and self._queued and (place := self._next()) is not None:
-            if not self._fits(place.size):
+            if not self._fits(place.memory):
                 self._blocked = True
                 return
             line = self._lines[place.tenant]
@@ -189,7 +229,7 @@ class Admission:
             line.turn = self._turn + 1 / line.weight
             self._queued -= 1
             self._free -= 1
-            self._bytes += place.size
+            self._take(place.memory)
             place.started_at = now
             place.started.set()
 

@@ -23,7 +23,7 @@ from executor_service.cleanup import leave
 from executor_service.client.balance import Load
 from executor_service.errors import DRAINING, ExecutorUnavailable, LeaseRefused, Overloaded, RunLost
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest
-from executor_service.runs.admission import Admission, Place, QueueFull
+from executor_service.runs.admission import Admission, Memory, Place, QueueFull
 from executor_service.runs.backends import Backend, Execution
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight
@@ -244,8 +244,8 @@ class ExecutionQueue:
             request.lease is not None or not self._gate.needs_queue
         )
         try:
-            size = self._size_of(request.limits)
-            place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant, size=size)
+            memory = self._turns.memory(request.session_id) or Memory(self._size_of(request.limits))
+            place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant, memory=memory)
         except QueueFull:
             self.tally.refused(Refusal.QUEUE_FULL)
             raise
@@ -325,7 +325,7 @@ class ExecutionQueue:
             return True
         if request.session_id and not request.beside and self._turns.taken(request.session_id):
             return True
-        return not run.place.started.is_set() and not self._admission.has_room(run.place.size)
+        return not run.place.started.is_set() and not self._admission.has_room(run.place.memory)
 
     async def _admitted(self, run: _Run, stack: AsyncExitStack) -> Claim:
         """Waits for the turn in its session, for its lease, and for its slot; `stack` gives the first two back."""

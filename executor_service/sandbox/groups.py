@@ -110,6 +110,7 @@ class RunGroups:
             "peak": file("memory.peak") if self.resets else "",
             "limits": present(memory="memory.max", processes="pids.max"),
             "charged": file("memory.current"),
+            "used": file("memory.stat"),
         }
 
     def remove(self) -> bool:

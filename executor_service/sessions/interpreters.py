@@ -239,7 +239,7 @@ class InterpreterTree:
                     death = replace(LAPSED, facts=event)
                 for member in tuple(self._members):
                     self._gone(member, death)
-            case "starved" | "writable":
+            case "starved" | "writable" | "kept":
                 self.questions.heard(event)
             case "failed":
                 why = Ended(f"was lost: {event['stage']}: {event['error']}")

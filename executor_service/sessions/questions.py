@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 from executor_service.sandbox.orders import Orders
@@ -22,6 +23,8 @@ class Questions:
         self._starved: dict[int, asyncio.Future[float]] = {}
         """Who was asked about, by number inside -> the answer."""
         self._writable: asyncio.Future[int] | None = None
+        self.on_kept: Callable[[int], None] | None = None
+        """Is told how many bytes the box holds while no cell runs, whenever that has changed by 16 MiB."""
 
     async def starved_s(self, member: Interpreter, within_s: float) -> float:
         """Seconds that its cell has waited for a processor so far; 0 if the init does not say it within that time."""
@@ -53,8 +56,11 @@ class Questions:
             self._writable = None
 
     def heard(self, event: dict[str, Any]) -> None:
-        """Takes an answer in."""
-        if event["type"] == "writable":
+        """Takes an answer in, or what the init says without having been asked."""
+        if event["type"] == "kept":
+            if self.on_kept is not None:
+                self.on_kept(event["bytes"])
+        elif event["type"] == "writable":
             if self._writable is None or self._writable.done():
                 os.close(event["handle"])
             else:

@@ -20,6 +20,7 @@ from executor_service.images.table import Images
 from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
 from executor_service.programs.plans import Hold, Planner, mounted
 from executor_service.programs.programs import no_user
+from executor_service.runs.admission import Memory
 from executor_service.runs.backends import Execution
 from executor_service.runs.queue import Draining
 from executor_service.sandbox.pool import SandboxPool
@@ -28,6 +29,7 @@ from executor_service.sessions.cell_run import CellRun, facts_of
 from executor_service.sessions.commands import limits_of, perform_beside, turn_beside
 from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
 from executor_service.sessions.interpreters import InterpreterTree
+from executor_service.sessions.memory import SessionMemory
 from executor_service.sessions.reasons import Ended
 from executor_service.sessions.table import LiveSession, SessionTable
 from executor_service.wire.sessions import SessionRequest
@@ -55,6 +57,7 @@ class Sessions:
         clock: Clock,
         *,
         images: Images,
+        memory: SessionMemory,
         table: SessionTable,
         grace_s: float,
         name: str,
@@ -64,9 +67,9 @@ class Sessions:
         self._hold = hold
         self._clock = clock
         self._images = images
+        self._memory = memory
         self.table = table
-        self._grace_s = grace_s
-        self._name = name
+        self._grace_s, self._name = grace_s, name
         self._tasks = asyncio.TaskGroup()
         self._sweeper: asyncio.Task[None] | None = None
         self.draining = False
@@ -167,6 +170,11 @@ class Sessions:
             if session := self.table.live.get(info.session_id):
                 self._end(session, Ended("was given up by its creator"))
 
+    def memory(self, session_id: str) -> Memory | None:
+        """Memory that a live session's cells use; None: there is no such session."""
+        session = self.table.live.get(session_id)
+        return self._memory.of(session.tree) if session is not None else None
+
     def taken(self, session_id: str) -> bool:
         """Says whether a cell that enters now has to wait. False for a session that does not live."""
         session = self.table.live.get(session_id)
@@ -260,8 +268,9 @@ class Sessions:
             async with self._planned(request, profile) as plan, InterpreterTree(self._boxes, plan, session_id) as tree:
                 if opened.cancelled():
                     return
-                opened.set_result(tree)
-                await tree.over()
+                with self._memory.counted(tree, request.limits):
+                    opened.set_result(tree)
+                    await tree.over()
         except Exception as error:  # the boundary: one tree's trouble is not that of the others
             if not opened.done():
                 opened.set_exception(error)

@@ -2177,6 +2177,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     INSECURE_FIELD_NUMBER: builtins.int
     PROGRAM_MEMORY_BYTES_FIELD_NUMBER: builtins.int
     RUNNING_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    SESSION_MEMORY_BYTES_FIELD_NUMBER: builtins.int
     COMPILE_CACHE_FIELD_NUMBER: builtins.int
     WORKSPACES_FIELD_NUMBER: builtins.int
     IMAGES_FIELD_NUMBER: builtins.int
@@ -2212,10 +2213,14 @@ class GetStatusResponse(google.protobuf.message.Message):
     program_memory_bytes: builtins.int
     """Bytes of memory for all programs that run: what this server or its machine has, less a reserve for the server; or,
     if that is more, `max_running` times the default limit. A program starts when its own limit fits beside those of
-    the others that run.
+    the others that run and what sessions hold, or when nothing else runs.
     """
     running_memory_bytes: builtins.int
-    """Bytes of memory that the programs which run now may use together."""
+    """Bytes of memory that the programs which run now may use together. A cell may use what its session may; cells that
+    run at once in a session and its branches share that.
+    """
+    session_memory_bytes: builtins.int
+    """Bytes of `program_memory_bytes` that sessions hold while none of their cells runs, to 16 MiB each."""
     @property
     def isolation_levels(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___IsolationStatus]:
         """Every level, strongest first."""
@@ -2286,12 +2291,13 @@ class GetStatusResponse(google.protobuf.message.Message):
         insecure: builtins.bool = ...,
         program_memory_bytes: builtins.int = ...,
         running_memory_bytes: builtins.int = ...,
+        session_memory_bytes: builtins.int = ...,
         compile_cache: global___CompileCacheStatus | None = ...,
         workspaces: global___WorkspaceStatus | None = ...,
         images: global___ImageStatus | None = ...,
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "images", b"images", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "images", b"images", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "images", b"images", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "session_memory_bytes", b"session_memory_bytes", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse

@@ -12,7 +12,7 @@ from executor_service.errors import RunLost
 from executor_service.guest.watch import SAMPLE_S, TICK_S, Reading, Watch
 from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.programs.verdict import judge
-from executor_service.runs.admission import Admission, Place, QueueFull
+from executor_service.runs.admission import Admission, Memory, Place, QueueFull
 from executor_service.runs.dedup import DedupTable
 from executor_service.runs.shares import lender, share_of
 from executor_service.sandbox.report import Killed, Report
@@ -46,21 +46,21 @@ def test_no_queue_at_all_still_lets_free_slots_be_used() -> None:
 
 def test_a_request_waits_for_the_memory_that_it_asks_for_and_nobody_passes_it() -> None:
     admission = Admission(max_running=4, max_queued=9, max_bytes=10)
-    first, large, small = (admission.enter(0, eligible=True, size=size) for size in (4, 8, 1))
+    first, large, small = (admission.enter(0, eligible=True, memory=Memory(size)) for size in (4, 8, 1))
     assert started(first, large, small) == [True, False, False]
-    assert not admission.has_room(1)
+    assert not admission.has_room(Memory(1))
     counts = admission.statistics(0)
     assert (counts.running_memory_bytes, counts.program_memory_bytes, counts.running, counts.queued) == (4, 10, 1, 2)
     admission.leave(first, 1)
     assert started(large, small) == [True, True]
     assert admission.statistics(1).running_memory_bytes == 9
-    assert admission.has_room(1)
-    assert not admission.has_room(2)
+    assert admission.has_room(Memory(1))
+    assert not admission.has_room(Memory(2))
 
 
 def test_whoever_asks_for_more_than_there_is_runs_alone() -> None:
     admission = Admission(max_running=4, max_queued=9, max_bytes=10)
-    small, huge, other = (admission.enter(0, eligible=True, size=size) for size in (1, 11, 1))
+    small, huge, other = (admission.enter(0, eligible=True, memory=Memory(size)) for size in (1, 11, 1))
     assert started(small, huge, other) == [True, False, False]
     admission.leave(small, 1)
     assert started(huge, other) == [True, False]
@@ -70,33 +70,69 @@ def test_whoever_asks_for_more_than_there_is_runs_alone() -> None:
 
 def test_one_that_waits_for_memory_and_gives_up_lets_the_others_in() -> None:
     admission = Admission(max_running=4, max_queued=9, max_bytes=10)
-    first, large, small = (admission.enter(0, eligible=True, size=size) for size in (4, 8, 1))
+    first, large, small = (admission.enter(0, eligible=True, memory=Memory(size)) for size in (4, 8, 1))
     admission.leave(large, 1)
     assert started(first, small) == [True, True]
     assert admission.statistics(1).running_memory_bytes == 5
 
 
-@given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=60))
+def test_what_a_session_keeps_is_free_for_its_own_cells_alone() -> None:
+    admission = Admission(max_running=4, max_queued=9, max_bytes=10)
+    session = Memory(6)
+    admission.keep(session, 5, 0)
+    assert admission.statistics(0).session_memory_bytes == 5
+    small, large = (admission.enter(0, eligible=True, memory=Memory(size)) for size in (1, 5))
+    assert started(small, large) == [True, False]
+    admission.keep(session, 4, 1)
+    assert started(large) == [True]
+    cell, branch = (admission.enter(2, eligible=True, memory=session) for _ in range(2))
+    assert started(cell, branch) == [False, False]
+    admission.leave(large, 3)
+    assert started(cell, branch) == [True, True]
+    counts = admission.statistics(3)
+    assert (counts.running_memory_bytes, counts.session_memory_bytes) == (7, 0)
+    admission.keep(session, 99, 4)
+    admission.leave(branch, 4)
+    assert admission.statistics(4).running_memory_bytes == 7
+    admission.leave(cell, 5)
+    counts = admission.statistics(5)
+    assert (counts.running_memory_bytes, counts.session_memory_bytes) == (1, 6), "no more than it may have"
+
+
+STEP = st.sampled_from(["enter", "wait", "cell", "keep", "eligible", "leave"])
+
+
+@given(st.lists(st.tuples(STEP, st.integers(0, 9)), max_size=60))
 def test_memory_is_never_promised_twice(steps: list[tuple[str, int]]) -> None:
     admission = Admission(max_running=3, max_queued=20, max_bytes=10)
     inside: list[Place] = []
+    sessions = [Memory(4), Memory(7)]
     for now, (step, number) in enumerate(steps):
-        if step in ("enter", "wait"):
-            expected = admission.has_room(number)
-            inside.append(admission.enter(now, eligible=step == "enter", size=number))
-            assert inside[-1].started.is_set() == (expected and step == "enter")
+        before = [place for place in inside if place.started.is_set()]
+        if step in ("enter", "wait", "cell"):
+            memory = sessions[number % 2] if step == "cell" else Memory(number)
+            expected = admission.has_room(memory)
+            inside.append(admission.enter(now, eligible=step != "wait", memory=memory))
+            assert inside[-1].started.is_set() == (expected and step != "wait")
+        elif step == "keep":
+            admission.keep(sessions[number % 2], number // 2, now)
         elif inside and step == "eligible":
             admission.eligible(inside[number % len(inside)], now)
         elif inside:
             admission.leave(inside.pop(number % len(inside)), now)
         running = [place for place in inside if place.started.is_set()]
         ready = [place for place in inside if place.eligible and not place.started.is_set()]
-        used = sum(place.size for place in running)
-        assert admission.statistics(now).running_memory_bytes == used
-        assert used <= 10
+        used = {place.memory: place.memory.most for place in running}
+        kept = sum(each.kept for each in sessions if each not in used)
+        counts = admission.statistics(now)
+        assert (counts.running_memory_bytes, counts.session_memory_bytes) == (sum(used.values()), kept)
+        if len(running) > 1 and any(place not in before for place in running):
+            assert sum(used.values()) + kept <= 10
         assert len(running) <= 3
         if ready and len(running) < 3:
-            assert used + min(ready, key=lambda place: place.number).size > 10, "it could run"
+            first = min(ready, key=lambda place: place.number)
+            assert running, "one always runs"
+            assert sum(used.values()) + kept + first.memory.needed > 10, "it could run"
 
 
 WEIGHTS = {"a": 2.0, "c": 0.5}

@@ -63,7 +63,7 @@ def test_a_kill_counts_for_what_ran_when_it_was_seen() -> None:
 def test_a_group_tells_its_own_limit_from_one_above_it(after: str, counted: tuple[int, int], tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("oom 0\noom_kill 0\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 0\n")
-    none: Any = dict.fromkeys(("each_use", "dying", "reclaim", "processes", "peak", "charged"), "")
+    none: Any = dict.fromkeys(("each_use", "dying", "reclaim", "processes", "peak", "charged", "used"), "")
     files = {"oom": str(tmp_path / "memory.events"), "cpu": str(tmp_path / "cpu.stat")}
     meters = Meters(none | files | {"attach": [], "limits": {}, "init": []})
     meters.begin()

@@ -27,7 +27,7 @@ if worker == 0:
     os._exit(3)
 os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
 os.write(wake, b"\\x11")
-none = dict.fromkeys(("each_use", "dying", "reclaim", "oom", "processes", "cpu", "peak", "charged"), "")
+none = dict.fromkeys(("each_use", "dying", "reclaim", "oom", "processes", "cpu", "peak", "charged", "used"), "")
 meters = Meters({"init": [], "attach": [], "limits": {}, **none})
 page = os.memfd_create("leases")
 os.ftruncate(page, COUNTS_AT + 4)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         """Written by the init; their values are those of `meters.limit_values()`."""
         charged: str
         """Says how much memory is charged to the group now."""
+        used: str
+        """Says what that is used for."""
 
     class ImageSpec(TypedDict):
         """An image whose programs a box is for."""
