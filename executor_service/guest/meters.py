@@ -13,6 +13,7 @@ import select
 import time
 
 from executor_service.guest.walls.signals import members
+from executor_service.guest.walls.syscalls import open_as
 from executor_service.guest.walls.tree import count_tasks, resident_bytes, stat_fields, waited_s
 from executor_service.guest.watch import Reading
 
@@ -322,13 +323,23 @@ def _resident_bytes(fields: list[bytes]) -> int:
 def _proportional_bytes(pid: int) -> int:
     """Shared pages divided among those that share them: the zygote's cost nobody anything."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        with open(_open_as_owner(pid, "smaps_rollup"), "rb") as file:
             for line in file:
                 if line.startswith(b"Pss:"):
                     return int(line.split()[1]) << 10
     except OSError:
         pass
     return resident_bytes(pid)
+
+
+def _open_as_owner(pid: int, name: str) -> int:
+    """Opens a file below /proc/PID. Root without CAP_SYS_PTRACE, as in containers, does it as the process's user."""
+    path = f"/proc/{pid}/{name}"
+    try:
+        return _open(path)
+    except PermissionError:
+        owner = os.stat(f"/proc/{pid}")
+        return open_as(path, owner.st_uid, owner.st_gid)
 
 
 def _open(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> int:

@@ -19,6 +19,8 @@ from executor_service import (
     Limits,
     Outcome,
 )
+from executor_service.guest.walls.landlock import abi
+from tests.executor.levels import PYTHON
 from tests.executor.servers import Server, idle, running, wait_for
 
 MIB = 1 << 20
@@ -198,6 +200,20 @@ async def test_without_control_groups_forks_end_as_with_them(watched: ExecutorCl
     code, outcome, (least, most) = FORKS[forks]
     result = await watched.execute(code, limits=Limits(memory_bytes=256 * MIB, wall_time_s=50))
     assert (result.outcome, result.cause) == (outcome, Cause.POLICY), result
+    assert least * MIB <= result.peak_memory_bytes <= most * MIB
+
+
+async def test_shared_memory_counts_once_where_root_may_not_trace() -> None:
+    """Root of a container has no CAP_SYS_PTRACE."""
+    if os.geteuid() != 0 or not abi():
+        pytest.skip("needs root, and a kernel with Landlock")
+    lacking = ("setpriv", "--bounding-set=-all,+chown,+dac_override,+fowner,+kill,+setgid,+setuid,+setpcap")
+    settings = ("cgroups=none", "isolation=landlock", "min_isolation=landlock", f"python={PYTHON or ''}")
+    code, outcome, (least, most) = FORKS["children that share memory"]
+    with running(*settings, prefix=lacking) as server:
+        async with ExecutorClient(server.target) as client:
+            result = await client.execute(code, limits=Limits(memory_bytes=256 * MIB, wall_time_s=50))
+    assert result.outcome is outcome
     assert least * MIB <= result.peak_memory_bytes <= most * MIB
 
 

@@ -142,8 +142,7 @@ class BareInit:
         if confinement.privileged:
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-        else:
-            sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else
+        sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else
         sys_.drop_capabilities()
         landlock.confine(self._rules())
         os.chdir(self.work)
