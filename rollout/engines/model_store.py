@@ -80,17 +80,18 @@ def _of_hub(name: str) -> Path:
 
 def _built_in(name: str) -> Path:
     target = cache_dir() / "models" / _FORMAT / _NAMES[name]
-    if target.is_dir():
-        return target
-    source = _data_file()
-    require(f"model={BUILT_IN}", "engine", "torch", "transformers", "gguf")
     try:
+        if target.is_dir():
+            return target
+        source = _data_file()
+        require(f"model={BUILT_IN}", "engine", "torch", "transformers", "gguf")
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.parent / f".{target.name}.lock"):
             if not target.is_dir():
                 _write(source, target)
     except OSError as error:
-        raise FairboxError(f"{target}: the model can't be written: {error.strerror or error}") from None
+        problem = f"the model can't be kept there: {error.strerror or error}"
+        raise FairboxError(f"{target}: {problem}; FAIRBOX_CACHE may name another folder for models") from None
     return target
 
 
@@ -115,6 +116,8 @@ def _write(source: Path, target: Path) -> None:
         except Exception as error:  # the boundary to a file of unknown origin, whose reader raises anything
             raise FairboxError(f"{source}: can't be converted to a model: {error}") from error
         beside.chmod(0o755)
+        for file in beside.iterdir():
+            file.chmod(0o644)  # some of its writers keep others from reading it
         beside.rename(target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

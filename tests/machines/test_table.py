@@ -94,7 +94,8 @@ def made(place: Place) -> str:
         env["EXECUTOR_MIN_ISOLATION"] = "landlock"
     with tempfile.TemporaryDirectory() as out:
         Path(out).chmod(0o777)
-        env["HOME"] = "/tmp" if place.container else out  # what one user has fetched is no other's
+        # What one user has fetched is no other's.
+        env |= {"HOME": "/tmp", "FAIRBOX_CACHE": "/tmp/cache" if place.container else f"{out}/cache"}
         words = [PYTHON if own and PYTHON else sys.executable, "-m", "rollout.cli", "rollout", "--up", "n=2"]
         dump = "/tmp/out" if place.container else out
         done = subprocess.run(

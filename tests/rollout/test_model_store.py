@@ -60,6 +60,7 @@ def test_two_processes_convert_a_model_once(monkeypatch: pytest.MonkeyPatch, tmp
     assert sorted(outputs) == [["converting", "{}"], ["{}"]]
     (folder,) = [path for path in (tmp_path / "models" / "v1").iterdir() if path.is_dir()]
     assert folder.name == "SmolLM2-135M-Instruct"
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}, "others may read it"
 
 
 def test_conversion_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,5 +75,5 @@ def test_conversion_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
 def test_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FAIRBOX_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FairboxError, match="the model can't be written: Not a directory"):
+    with pytest.raises(FairboxError, match="can't be kept there: Not a directory; FAIRBOX_CACHE may name"):
         find_model("smollm2")
