@@ -1,7 +1,7 @@
 """`fairbox check-env`: whether the tasks of an environment are fit to train on.
 
 Their solutions must be worth 1 and nothing 0, each time; cheats must be worth nothing; neither tests nor solution nor
-later history may lie in an agent's image. Needs an executor that has the images (docs/how-to/check-env.md).
+later history may lie in an agent's image. Needs an executor, with the tasks' images (docs/how-to/check-env.md).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class CheckEnvConfig:
     """Settings of `fairbox check-env`: env, data, n and env_config.* are those of a run."""
 
     data: str = setting(help="File or folder of its tasks.")
-    env: str = setting("harbor", help="Environment whose tasks are checked: harbor or swe, or a module:class.")
+    env: str = setting("harbor", help="Environment whose tasks are checked: harbor, swe or code, or a module:class.")
     n: int | None = setting(None, least=1, help="Tasks from the beginning of the data; none: all.")
     executor: str = setting("127.0.0.1:50051", help="Address of an executor that has the images of the tasks.")
     repeats: int = setting(3, least=1, most=1000, help="Times that solution and nothing are graded each.")
-    cheats: bool = setting(True, help="Play the library of cheats too: some forty a task.")
+    cheats: bool = setting(True, help="Play the library of cheats too: 13 to 40 a task.")
     parallel: int = setting(2, least=1, help="Plays at once.")
     json: str | None = setting(None, help="File for the findings, as JSON; none: none is written.")
 

@@ -43,6 +43,7 @@ class Cheat:
 
     name: str
     script: str
+    """A script of the agent's shell, or a program."""
     advice: str
     """Says what to change where it is worth something."""
 

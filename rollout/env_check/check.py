@@ -1,8 +1,8 @@
 """Checks tasks of an environment: is each fit to train on?
 
 A task's own solution, nothing, and every cheat are played, each in sandboxes of its own, and graded as trajectories
-are; an agent's shell looks for what it is not to find. Invariants: at most `parallel` plays run at once; a task that
-can't be checked is a finding and ends no other.
+are; in a task's image, an agent's shell looks for what it is not to find. Invariants: at most `parallel` plays run at
+once; a task that can't be checked is a finding and ends no other.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import TypeVar
 
 from executor_service import ExecutionResult, ExecutorClient, InputFile, Outcome
 from fairbox.errors import ConfigError, FairboxError
-from rollout.env_check.cheats import cheats_for
+from rollout.env_check.cheats import Cheat, cheats_for
 from rollout.env_check.findings import Seen, TaskReport, report_of
+from rollout.env_check.programs import programs_for
 from rollout.envs.base import Environment
-from rollout.envs.checker import CheckFailed, TaskChecker
+from rollout.envs.checker import AnswerChecker, CheckFailed, ShellChecker, TaskChecker
 from rollout.loop.task import Task
 from rollout.tools.code.runner import ready_image
 
@@ -88,14 +89,15 @@ class EnvironmentCheck:
     async def _seen(self, task: Task) -> Seen:
         try:
             checker = await asyncio.to_thread(self._environment.checker, task, self._executor)  # it reads files
-            checker.image = await ready_image(self._executor, checker.image)
+            if isinstance(checker, ShellChecker):
+                checker.image = await ready_image(self._executor, checker.image)
             return await self._looked(checker, str(task.messages[-1]["content"]))
         except FairboxError as error:
             return Seen(task.uid, problem=str(error))
 
     async def _looked(self, checker: TaskChecker, instruction: str) -> Seen:
         repeats = range(self._plan.repeats)
-        cheats = cheats_for(instruction) if self._plan.cheats else []
+        cheats = _cheats(checker, instruction) if self._plan.cheats else []
         first = await self._all([checker.nothing])  # what can't be played at all says so once
         nothing = first + await self._all([checker.nothing for _ in repeats[1:]])
         solution = await self._all([checker.solution for _ in repeats])
@@ -106,8 +108,8 @@ class EnvironmentCheck:
             nothing=nothing,
             solution=[grade for grade in solution if grade is not None],
             cheats=list(zip(cheats, cheated, strict=True)),
-            in_reach=await in_reach(checker),
-            later_commits=await later_commits(checker),
+            in_reach=await in_reach(checker) if isinstance(checker, ShellChecker) else (),
+            later_commits=await later_commits(checker) if isinstance(checker, ShellChecker) else 0,
         )
 
     async def _all(self, plays: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -125,7 +127,15 @@ class EnvironmentCheck:
         return results
 
 
-async def in_reach(checker: TaskChecker) -> list[str]:
+def _cheats(checker: TaskChecker, instruction: str) -> list[Cheat]:
+    if isinstance(checker, ShellChecker):
+        return cheats_for(instruction)
+    if isinstance(checker, AnswerChecker) and checker.language == "python":
+        return programs_for(checker.names)
+    return []
+
+
+async def in_reach(checker: ShellChecker) -> list[str]:
     """Files of tests or solution that an agent finds in its image, by content, whatever they are called there."""
     hidden = {
         hashlib.sha256(file.content).hexdigest(): file for file in checker.hidden() if len(file.content) >= _LEAST_BYTES
@@ -141,7 +151,7 @@ async def in_reach(checker: TaskChecker) -> list[str]:
     return sorted(found)[:_MOST_FOUND]
 
 
-async def later_commits(checker: TaskChecker) -> int:
+async def later_commits(checker: ShellChecker) -> int:
     """Commits that an agent finds in its repository, and that are neither HEAD nor before it."""
     if not checker.repository:
         return 0

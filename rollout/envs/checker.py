@@ -1,4 +1,5 @@
-"""Base of what plays a task without a model, so that its tests can be checked (`fairbox check-env`).
+"""Bases of what plays a task without a model, so that its tests can be checked (`fairbox check-env`): tasks of a shell,
+and tasks that are answered by a text.
 
 Invariants: tests run as they do for a trajectory; what an agent could have caused is a grade of 0, what it could not is
 raised.
@@ -60,7 +61,33 @@ class TaskChecker(ABC):
 
     name: str
     test_s: float
-    """Seconds that the tests may take."""
+    """Seconds that the tests may take; 0: that is not known."""
+
+    @abstractmethod
+    async def nothing(self) -> Grade:
+        """Grade of an agent that does nothing."""
+
+    @abstractmethod
+    async def solution(self) -> Grade | None:
+        """Grade of the task's own solution; None: it has none."""
+
+    @abstractmethod
+    async def played(self, answer: str) -> Grade:
+        """Grade of an answer."""
+
+
+class AnswerChecker(TaskChecker):
+    """A task that is answered by a text."""
+
+    language: str = ""
+    """Language of the program that is asked for; empty: none is."""
+    names: Sequence[str] = ()
+    """Functions and classes that the program has to have."""
+
+
+class ShellChecker(TaskChecker):
+    """A task that is answered by what an agent leaves in an image. Its answers are scripts of the agent's shell."""
+
     repository: str = ""
     """Folder of a git repository whose later history would be the answer; empty: there is none."""
 
@@ -70,18 +97,6 @@ class TaskChecker(ABC):
         self.image = image
         self.env = env
         self.memory_bytes = memory_bytes
-
-    @abstractmethod
-    async def nothing(self) -> Grade:
-        """Grade of the untouched image."""
-
-    @abstractmethod
-    async def solution(self) -> Grade | None:
-        """Grade of the task's own solution; None: it has none."""
-
-    @abstractmethod
-    async def played(self, script: str) -> Grade:
-        """Grade of what a script leaves that runs in the agent's shell."""
 
     def hidden(self) -> Sequence[InputFile]:
         """Files of tests and solution, which no agent is to find."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from executor_service import ExecutorClient
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.data.code import CodeProblem, ask_of, needs_python, read_code_problems
 from rollout.envs.base import Environment, EnvironmentSetup
+from rollout.envs.code_checker import ProgramChecker
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
@@ -47,6 +49,11 @@ class CodeEnvironment(Environment):
             raise ConfigError(f"env_config.language is {config.language!r}, but the tests of {other.where} call Python")
         kinds = sorted({problem.reward for problem in self._problems})
         self._rewards: dict[str, Composition] = {kind: setup.reward or self._default(kind) for kind in kinds}
+
+    def checker(self, task: Task, executor: ExecutorClient) -> ProgramChecker:
+        """Plays a task's own solution, or any program."""
+        problem = self._problems[int(task.uid.partition("-")[0])]
+        return ProgramChecker(executor, problem, task, self._rewards[problem.reward], self._config.language)
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """None: the run's own."""

@@ -96,7 +96,8 @@ def mbpp(record: Mapping[str, Any], where: str) -> CodeProblem:
 
 def _completion(record: Mapping[str, Any], parts: dict[str, str], source: str, where: str) -> CodeProblem:
     uid = str(record.get("task_id") or where)
-    solution = parts["prompt"] + str(record.get("canonical_solution") or "")
+    given = str(record.get("canonical_solution") or "")
+    solution = parts["prompt"] + given if given else ""
     return CodeProblem(uid, parts["prompt"], json.dumps(parts), "humaneval", source, where, solution)
 
 

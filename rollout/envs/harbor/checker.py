@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from executor_service import ExecutorClient, InputFile, InvalidRequest
-from rollout.envs.checker import Grade, LeftFiles, TaskChecker
+from rollout.envs.checker import Grade, LeftFiles, ShellChecker
 from rollout.envs.harbor.folder import HarborTask, read_files
 from rollout.envs.harbor.shell import TaskTests, test_options
 from rollout.envs.harbor.verdict import PROGRAM, REWARD, output, verdict
@@ -14,7 +14,7 @@ from rollout.envs.harbor.verdict import PROGRAM, REWARD, output, verdict
 _SOLVE = "rm -rf /solution && mkdir /solution && cp -R /sandbox/solution/. /solution/ && bash /solution/solve.sh"
 
 
-class HarborChecker(TaskChecker):
+class HarborChecker(ShellChecker):
     """A task of a folder. DataError where its files can't be read."""
 
     def __init__(
@@ -41,8 +41,8 @@ class HarborChecker(TaskChecker):
         complaint = left.said if left.exit_code else ""
         return replace(grade, said="\n".join(filter(None, (complaint, grade.said))))
 
-    async def played(self, script: str) -> Grade:
-        return await self._graded_of(await self.left(script))
+    async def played(self, answer: str) -> Grade:
+        return await self._graded_of(await self.left(answer))
 
     def hidden(self) -> Sequence[InputFile]:
         return [*self._files, *self._solution]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 
 from executor_service import ExecutionResult, ExecutorClient, InvalidRequest
-from rollout.envs.checker import Grade, TaskChecker
+from rollout.envs.checker import Grade, ShellChecker
 from rollout.envs.swe.grading import SuiteGrading, grade, look, take
 from rollout.envs.swe.programs import GradingProgram, ImageBase, RepositoryTests
 from rollout.envs.swe.rows import SweRow
 
 
-class RowChecker(TaskChecker):
+class RowChecker(ShellChecker):
     """A row. Its methods raise RowMismatch for a row that does not fit its image."""
 
     def __init__(
@@ -38,9 +38,9 @@ class RowChecker(TaskChecker):
             found = undone if undone.numbers["applied"] else found
         return _grade(found)
 
-    async def played(self, script: str) -> Grade:
+    async def played(self, answer: str) -> Grade:
         begin = f"cd -- {shlex.quote(self._tests.working_dir)}\n{self._tests.setup or ':'}\n"
-        left = await self.left(begin + script)
+        left = await self.left(begin + answer)
         if left.image is None:
             return Grade(0.0, left.said)
         try:

@@ -184,7 +184,7 @@ def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -
 
     Parts: `answered` (there was a program), `fenced` (in a closed block), `cases`, and shares of them: `passed`,
     `partial` (right in part), `wrong` (it answered, wrongly), `failed` (it raised, ended or met a limit), `time_limit`,
-    and `not_compiled`.
+    and `not_compiled`; `longest_s`, seconds that the longest case took.
     """
     cases = result.cases if result else ()
     number = max(len(cases), 1)
@@ -203,6 +203,7 @@ def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -
         "failed": share([case.verdict is Verdict.FAILED for case in cases]),
         "time_limit": share([_outcome(case) in (Outcome.TIME_LIMIT, Outcome.CPU_LIMIT) for case in cases]),
         "not_compiled": share([_outcome(case) is Outcome.COMPILE_ERROR for case in cases]),
+        "longest_s": max((case.execution.wall_time_s for case in cases if case.execution), default=0.0),
     }
     if how.case_parts:
         parts |= {f"case/{case.case_id}": float(case.passed) for case in cases}
