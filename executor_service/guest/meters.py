@@ -225,9 +225,10 @@ class Meters:
 
     def held_bytes(self, reading: Reading) -> int | None:
         """Bytes that nothing but the end of the processes frees, with files in memory where a group tells; `reading` is
-        the newest. None: nothing new is known."""
+        the newest. None: nothing new is known. Without a group they are counted beyond those of this process, which has
+        as much of the zygote as an interpreter that has run nothing."""
         if self._oom < 0:
-            return reading.resident_bytes or None
+            return max(0, reading.resident_bytes - resident_bytes()) if reading.resident_bytes else None
         charged = self._still_charged()
         if charged - self._left < _LEAST_MEMORY:  # the usual case, and cheaper to ask for
             return 0

@@ -126,15 +126,11 @@ class Kept:
     def __init__(self, meters: Meters, tell: Callable[[dict[str, Any]], None]) -> None:
         self._meters = meters
         self._tell = tell
-        self._first = -1
-        """Bytes of an interpreter that has run nothing, most of which are the zygote's; -1: not yet looked at."""
         self._told = 0
 
     def look(self, watch: Watch, reading: Reading) -> None:
         """Tells the server if this has changed much. `reading` is the newest."""
-        if watch.rests and (held := self._meters.held_bytes(reading)) is not None:
-            self._first = held if self._first < 0 else self._first
-            kept = max(0, held - self._first)
+        if watch.rests and (kept := self._meters.held_bytes(reading)) is not None:
             if abs(kept - self._told) >= _MUCH:
                 self._told = kept
                 self._tell({"type": "kept", "bytes": kept})

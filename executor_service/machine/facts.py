@@ -119,6 +119,8 @@ class Machine:
     swap_bytes: int = 0
     shm_bytes: int = 0
     """Size of /dev/shm; 0: there is none."""
+    overlays: bool = True
+    """True if this kernel has overlayfs, or can load it as far as is known here."""
     python: str = ""
     """The interpreter of programs."""
     private: str = ""
@@ -157,6 +159,7 @@ def look(*, python: str, root: bool, cgroups: str = "none") -> Machine:
         memory_bytes=min(total, bound) if bound else total,
         swap_bytes=int(memory.get("SwapTotal", 0)) << 10,
         shm_bytes=_size("/dev/shm"),  # noqa: S108 - it is looked at
+        overlays=_overlays(),
         python=python,
         private=_private(python),
     )
@@ -213,6 +216,13 @@ def _groups(setting: str) -> GroupFacts:
     may = ".." not in Path(path).parts and all(os.access(file, os.W_OK) for file in files)
     works = may and bool({"memory", "pids"} & set(controllers))
     return GroupFacts(2, shown, controllers, works=works)
+
+
+def _overlays() -> bool:
+    if any(line.split()[-1:] == ["overlay"] for line in _lines("/proc/filesystems")):
+        return True
+    modules = f"/lib/modules/{platform.release()}"
+    return any("/overlay.ko" in _text(f"{modules}/{name}") for name in ("modules.builtin", "modules.dep"))
 
 
 def _private(python: str) -> str:

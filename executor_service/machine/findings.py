@@ -252,6 +252,7 @@ def findings(machine: Machine, levels: Sequence[LevelCapabilities]) -> list[Find
         [_landlock(machine), _groups(machine)],
         _of_memory(machine),
         [level_finding(machine, facts) for facts in levels],
+        [_mounts(machine, namespaces)],
         [finding for facts in levels if facts.available for finding in _limits(machine, facts.level)],
     )
     return [finding for part in parts for finding in part]
@@ -351,6 +352,18 @@ def _limits(machine: Machine, level: IsolationLevel) -> Iterator[Finding]:
     yield Finding(f"{level}: files, output, wall time", Answer.YES, "held by the kernel and the server")
     network = "none to be had" if bare else "a loopback of its own and nothing else"
     yield Finding(f"{level}: network", Answer.YES, network)
+
+
+def _mounts(machine: Machine, namespaces: LevelCapabilities) -> Finding:
+    """Says whether programs run in workspaces and images."""
+    question = "workspaces, images"
+    if not namespaces.available:
+        sentence = "copies of small workspaces, no images: nothing can be mounted"
+        return Finding(question, Answer.PARTLY, sentence, "what is said of level namespaces")
+    sentence = "mounted, each use with a writable layer of its own"
+    lacking = "this kernel has no overlayfs, so that nothing runs in them"
+    remedy = "modprobe overlay, or a kernel with CONFIG_OVERLAY_FS"
+    return _judged(question, machine.overlays, sentence if machine.overlays else lacking, remedy)
 
 
 def _judged(question: str, good: bool, sentence: str, remedy: str) -> Finding:

@@ -255,3 +255,13 @@ def test_limits_that_only_some_levels_hold() -> None:
     assert ask(USER, "landlock: processes").answer is Answer.PARTLY
     assert ask(replace(USER, root=True), "landlock: processes").answer is Answer.YES
     assert ask(DEFAULT_OF_DOCKER, "/dev/shm").remedy == "docker run --shm-size=1g"
+
+
+def test_workspaces_and_images_need_a_kernel_with_overlays() -> None:
+    assert ask(USER, "workspaces, images").answer is Answer.YES
+    without = ask(replace(USER, overlays=False), "workspaces, images")
+    assert without.answer is Answer.PARTLY
+    assert without.remedy.startswith("modprobe overlay")
+    bare = [LevelCapabilities(IsolationLevel.LANDLOCK, available=True)]
+    (copied,) = (each for each in findings(USER, bare) if each.question == "workspaces, images")
+    assert "no images" in copied.sentence
