@@ -130,10 +130,10 @@ class Kept:
 
     def look(self, watch: Watch, reading: Reading) -> None:
         """Tells the server if this has changed much. `reading` is the newest."""
-        if watch.rests and (kept := self._meters.held_bytes(reading)) is not None:
-            if abs(kept - self._told) >= _MUCH:
-                self._told = kept
-                self._tell({"type": "kept", "bytes": kept})
+        kept = self._meters.held_bytes(reading) if watch.rests else None
+        if kept is not None and abs(kept - self._told) >= _MUCH:
+            self._told = kept
+            self._tell({"type": "kept", "bytes": kept})
 
 
 class Supervisor:
