@@ -3,7 +3,7 @@
 Invariants: every file is opened before the host's file system is left; readings never raise for a process that ends
 meanwhile. Resident memory of several processes is the sum of their proportional sizes, in which shared pages count
 once. That is slow, so it is taken only when the sum of their resident sizes, which is never less, is above the limit,
-or above what it was the last time by an eighth, and before they are killed.
+or differs from what it was the last time (by an eighth more, or a quarter less), and before they are killed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Meters:
         self._tasks = 0
         """Processes and threads at the last look."""
         self._summed = 0
-        """Resident sizes together from which on they are looked at again."""
+        """Resident sizes together from which on, or from two thirds of which down, they are looked at again."""
         self._cpu_before = self._seen_before = 0.0
         self._seen: dict[int, float] = {}
         """CPU seconds of each process at the last look."""
@@ -218,17 +218,17 @@ class Meters:
         beyond = 0 < memory_bytes < resident
         if len(stats) < 2 and not beyond:
             return resident
-        if not beyond and not last and resident < self._summed:
+        if not beyond and not last and self._summed * 2 // 3 < resident < self._summed:
             return 0
         self._summed = resident + resident // 8
         return sum(map(_proportional_bytes, stats))
 
-    def held_bytes(self, reading: Reading) -> int | None:
-        """Bytes that nothing but the end of the processes frees, with files in memory where a group tells; `reading` is
-        the newest. None: nothing new is known. Without a group they are counted beyond those of this process, which has
-        as much of the zygote as an interpreter that has run nothing."""
+    def held_bytes(self, resident: int) -> int:
+        """Bytes that nothing but the end of the processes frees, with files in memory where a group tells. Without one
+        they are those of `resident` beyond this process's, which has as much of the zygote as an interpreter that has
+        run nothing."""
         if self._oom < 0:
-            return max(0, reading.resident_bytes - resident_bytes()) if reading.resident_bytes else None
+            return max(0, resident - resident_bytes())
         charged = self._still_charged()
         if charged - self._left < _LEAST_MEMORY:  # the usual case, and cheaper to ask for
             return 0

@@ -126,12 +126,13 @@ class Kept:
     def __init__(self, meters: Meters, tell: Callable[[dict[str, Any]], None]) -> None:
         self._meters = meters
         self._tell = tell
-        self._told = 0
+        self._resident = self._told = 0
 
     def look(self, watch: Watch, reading: Reading) -> None:
-        """Tells the server if this has changed much. `reading` is the newest."""
-        kept = self._meters.held_bytes(reading) if watch.rests else None
-        if kept is not None and abs(kept - self._told) >= _MUCH:
+        """Tells the server if this has changed much. `reading` is the newest: with 0 bytes, as before."""
+        self._resident = reading.resident_bytes or self._resident
+        kept = self._meters.held_bytes(self._resident) if watch.rests else self._told
+        if abs(kept - self._told) >= _MUCH:
             self._told = kept
             self._tell({"type": "kept", "bytes": kept})
 

@@ -107,3 +107,12 @@ async def test_a_cell_may_use_what_its_session_may_and_branches_share_it(server:
     for each in branches:
         await each.delete()
     assert (await until(server, 0, 16 * MIB)).running_memory_bytes == 0
+
+
+async def test_what_a_shell_leaves_running_is_told(executor: ExecutorClient, server: Server) -> None:
+    hold = f"import time; kept = bytearray(b'x') * {HELD}; time.sleep(600)"
+    async with executor.session(language="bash", limits=Limits(memory_bytes=512 * MIB, disk_bytes=MIB)) as shell:
+        await shell.run(f'python3 -c "{hold}" > /dev/null 2>&1 &')
+        await until(server, NEARLY, 512 * MIB)
+        await shell.run("kill $!; wait")
+        await until(server, 0, 24 * MIB)
