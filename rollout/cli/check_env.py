@@ -29,7 +29,7 @@ class CheckEnvConfig:
     n: int | None = setting(None, least=1, help="Tasks from the beginning of the data; none: all.")
     executor: str = setting("127.0.0.1:50051", help="Address of an executor that has the images of the tasks.")
     repeats: int = setting(3, least=1, most=1000, help="Times that solution and nothing are graded each.")
-    cheats: bool = setting(True, help="Play the library of cheats too: 13 to 40 a task.")
+    cheats: bool = setting(True, help="Play the library of cheats too: 12 to 40 a task.")
     parallel: int = setting(2, least=1, help="Plays at once.")
     json: str | None = setting(None, help="File for the findings, as JSON; none: none is written.")
 
