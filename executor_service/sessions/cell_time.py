@@ -17,6 +17,8 @@ _SHORT_S = 0.003
 """A cell that is over sooner has used no CPU time that mattered."""
 _REST_AFTER_S = 0.05
 """Cells often follow each other closely; the init need not hear of each pause."""
+_LONG_S = 0.02
+"""Behind cells that took longer it does at once: one can have come to hold much memory, which the init then tells."""
 
 
 class CellTime:
@@ -29,6 +31,8 @@ class CellTime:
         """CPU seconds allowed to each cell that runs."""
         self._counting = False
         """True if the init counts CPU time against a limit."""
+        self._since = 0.0
+        """Time of the loop since when it does."""
         self._to_count: dict[Interpreter, asyncio.TimerHandle] = {}
         """Timers of cells that the init does not know of yet."""
         self._to_rest: asyncio.TimerHandle | None = None
@@ -49,7 +53,11 @@ class CellTime:
         self._cells.pop(member, None)
         self._forget_to_count(member)
         if not self._cells and self._counting and self._to_rest is None:
-            self._to_rest = asyncio.get_running_loop().call_later(_REST_AFTER_S, self._rest)
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._since >= _LONG_S:
+                self._rest()
+            else:
+                self._to_rest = loop.call_later(_REST_AFTER_S, self._rest)
 
     def close(self) -> None:
         """The box has ended: nothing is counted any more."""
@@ -60,6 +68,7 @@ class CellTime:
     def _count(self, member: Interpreter) -> None:
         self._forget_to_count(member)
         if member in self._cells:
+            self._since = self._since if self._counting else asyncio.get_running_loop().time()
             self._counting = True
             self._orders.allow(replace(self._limits, cpu_time_s=sum(self._cells.values())), member.pid)
 

@@ -60,8 +60,11 @@ async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone
     _, session = busy
     (branch,) = await session.branch(1)
     for each in (session, branch):
-        result = await each.run(BURN.format(0.3), limits=Limits(wall_time_s=2.0))
-        assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
+        for needed_s in (0.3, 0.4, 0.5, 0.6):
+            result = await each.run(BURN.format(needed_s), limits=Limits(wall_time_s=2.0))
+            assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
+            if result.wall_time_s > 2.0:
+                break  # else it got more of the processors than there was to fear, and has to need more
         assert result.wall_time_s > 2.0
 
 
