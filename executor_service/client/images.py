@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from executor_service.client.calls import Calls
 from executor_service.model import PreparedImage
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import from_message
+from fairbox.gathering import all_of
 
 _FETCH_S = 7200.0
 """An image of tens of gigabytes, and those before it."""
@@ -30,7 +29,4 @@ class ImageCalls:
             response, _ = await self._calls.ask("PrepareImage", request, call_timeout, among=frozenset({address}))
             return from_message(PreparedImage, response)
 
-        answers = await asyncio.gather(*map(ask, self._calls.fleet.addresses), return_exceptions=True)
-        if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
-            raise failed[0]
-        return [answer for answer in answers if isinstance(answer, PreparedImage)]
+        return await all_of(map(ask, self._calls.fleet.addresses))

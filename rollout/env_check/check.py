@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from executor_service import ExecutionResult, ExecutorClient, InputFile, Outcome
 from fairbox.errors import ConfigError, FairboxError
+from fairbox.gathering import all_of
 from rollout.env_check.cheats import Cheat, cheats_for
 from rollout.env_check.findings import Seen, TaskReport, report_of
 from rollout.env_check.programs import programs_for
@@ -119,12 +120,7 @@ class EnvironmentCheck:
             async with self._plays:
                 return await play()
 
-        results: list[T] = []
-        for each in await asyncio.gather(*map(one, plays), return_exceptions=True):
-            if isinstance(each, BaseException):
-                raise each
-            results.append(each)
-        return results
+        return await all_of(map(one, plays))
 
 
 def _cheats(checker: TaskChecker, instruction: str) -> list[Cheat]:

@@ -7,14 +7,14 @@ first failure when all have ended.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.gathering import all_of
 from fairbox.net.rendezvous import preferred
 from fairbox.security import ClientSecurity, client_security
 from rollout.service.replica import CALL_S, ServiceReplica
@@ -131,7 +131,7 @@ class RolloutClient:
         placed: dict[str, list[pb.TrajectoryTask]] = {}
         for task in tasks:
             placed.setdefault(preferred(self._replicas, task.group or task.id), []).append(task.message())
-        answers = await _gathered(self._replicas[target].submit(some) for target, some in placed.items())
+        answers = await all_of(self._replicas[target].submit(some) for target, some in placed.items())
         return pb.SubmitTrajectoriesResponse(
             accepted=sum(each.accepted for each in answers), gone=[name for each in answers for name in each.gone]
         )
@@ -174,12 +174,4 @@ class RolloutClient:
 
     async def _all(self, call: Callable[[RolloutServiceAsyncStub], Awaitable[T]]) -> list[T]:
         """The answers of all, in their order. Each is asked again while it can't be reached."""
-        return await _gathered(each.asked(call) for each in self._replicas.values())
-
-
-async def _gathered(work: Iterable[Awaitable[T]]) -> list[T]:
-    found = await asyncio.gather(*work, return_exceptions=True)
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return cast("list[T]", found)
+        return await all_of(each.asked(call) for each in self._replicas.values())

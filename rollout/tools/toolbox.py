@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairbox.errors import ConfigError
+from fairbox.gathering import all_of
 from fairbox.telemetry import tracing
 from rollout.cleanup import to_its_end
 from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
@@ -91,11 +92,7 @@ class Toolbox:
 
     async def release(self, trajectory_id: str) -> None:
         """Releases every tool, whatever the others do. Idempotent."""
-        released = (tool.release(trajectory_id) for tool in self._tools.values())
-        outcomes = await asyncio.gather(*released, return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if failures:
-            raise failures[0]
+        await all_of(tool.release(trajectory_id) for tool in self._tools.values())
 
     async def rewards(self, trajectory_id: str) -> dict[str, float]:
         """The tools' own rewards: one under the tool's name, several under `tool/name`; tools that have none are left

@@ -18,6 +18,7 @@ from typing import Self
 
 from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.gathering import all_of
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
@@ -189,10 +190,7 @@ class SglangEngine:
 
     async def _everywhere(self, call: Callable[[SglangServer], Awaitable[None]]) -> None:
         """Calls every server at once and waits for all of them; raises the first failure."""
-        answers = await asyncio.gather(*(call(server) for server in self._workers), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+        await all_of(call(server) for server in self._workers)
 
     def _open_facts(self) -> ServerInfo:
         """Returns the facts that the server reported when this was entered."""
