@@ -17,7 +17,7 @@ from smolagents.local_python_executor import CodeOutput
 from smolagents.monitoring import AgentLogger, LogLevel
 from smolagents.remote_executors import RemotePythonExecutor
 
-from executor_service import Cause, Executor, ExecutorError, SessionNotFound
+from executor_service import Cause, ExecutionResult, Executor, ExecutorError, SessionNotFound
 
 _ANSWER = re.compile(r"FinalAnswerException: (safe:.*)\s*\Z", re.DOTALL)
 """The end of a traceback: smolagents has its tool `final_answer` raise the answer."""
@@ -33,7 +33,7 @@ class SandboxFailed(BaseException):
     """The service failed, and not the agent. No Exception, because smolagents tells the model of those, and goes on."""
 
 
-class FairboxExecutor(RemotePythonExecutor):  # type: ignore[misc]  # smolagents is an extra of nobody's here
+class FairboxExecutor(RemotePythonExecutor):  # type: ignore[misc]  # untyped where smolagents is not installed
     """`more` as for `ExecutorClient.create_session`: limits, an owner, a workspace. Raises SandboxFailed."""
 
     def __init__(self, target: str = "127.0.0.1:50051", *, timeout: float = 30.0, **more: Any) -> None:
@@ -79,25 +79,32 @@ class FairboxExecutor(RemotePythonExecutor):  # type: ignore[misc]  # smolagents
         """Runs the code and keeps its state. RuntimeError for what the agent is to be told."""
         if self._brings:
             self._prepared.append(code)
-        try:
-            result = self._session.run(code, timeout=self._timeout)
-        except SessionNotFound as error:
-            if error.cause is not Cause.POLICY:
-                raise SandboxFailed(str(error)) from error
-            self._session = self._stack.enter_context(self._box.session(**self._options))
-            for each in self._prepared:
-                self._session.run(each)
-            raise RuntimeError("the interpreter has ended, and what it knew is lost; a new one is there") from error
-        except ExecutorError as error:
-            raise SandboxFailed(str(error)) from error
+        result = self._ran(code)
+        if result is None:
+            raise RuntimeError("the interpreter has ended, and what it knew is lost; a new one is there")
         if result.cause is Cause.INFRA:
             raise SandboxFailed(result.message)
         logs = result.stdout.text
+        if result.ok:
+            return CodeOutput(result.displays[-1].text if result.displays else None, logs, False)
         if answer := _ANSWER.search(result.stderr.text):
             return CodeOutput(self._deserialize_final_answer(answer[1].rstrip("\n")), logs, True)
-        if not result.ok:
-            raise RuntimeError("\n".join(filter(None, (logs, result.stderr.text, result.message))))
-        return CodeOutput(result.displays[-1].text if result.displays else None, logs, False)
+        raise RuntimeError("\n".join(filter(None, (logs, result.stderr.text, result.message))))
+
+    def _ran(self, code: str) -> ExecutionResult | None:
+        """None: it did not run, as the agent's code had ended the interpreter, and there is a new one."""
+        try:
+            try:
+                return self._session.run(code, timeout=self._timeout)
+            except SessionNotFound as error:
+                if error.cause is not Cause.POLICY:
+                    raise
+            self._session = self._stack.enter_context(self._box.session(**self._options))
+            for each in self._prepared:
+                self._session.run(each)
+        except ExecutorError as error:
+            raise SandboxFailed(str(error)) from error
+        return None
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Cheats of programming problems: programs in Python that solve nothing. A sound task is worth 0 with each.
 
-Each has all functions that the tests may call, and prints as well, so that one table serves all kinds of tests.
+Some define all functions that the tests may call; the others print, or end.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ def searched():
 """
 _TESTS_OFF = """\
 import builtins, sys, unittest
-class Passes:
-    def __getattr__(self, name): return lambda *given, **named: None
 unittest.TestCase.fail = lambda *given: None
 unittest.TestCase.failureException = type("Nothing", (BaseException,), {})
 builtins.AssertionError = SystemExit

@@ -66,6 +66,11 @@ def test_tools_are_there(server: Server) -> None:
     assert played(server, "final_answer(double(21))", tools=[double])[0] == 42
 
 
+def test_words_of_an_answer_are_none_where_the_code_went_well(server: Server) -> None:
+    code = "import sys\nsys.stderr.write('FinalAnswerException: safe:1')"
+    assert played(server, code, "final_answer(2)")[0] == 2
+
+
 def test_an_error_of_the_code_is_told_and_the_agent_goes_on(server: Server) -> None:
     answer, model = played(server, "print('before')\n1 / 0", "final_answer('went on')")
     assert answer == "went on"

@@ -118,7 +118,7 @@ def test_every_cheat_is_a_program_of_its_own() -> None:
 
 
 def _in_first_assert(test: str, change: Callable[[ast.Assert], ast.stmt]) -> str:
-    """The test, with the first assertion that can be reached changed."""
+    """The test, with the first assertion right in `check` changed."""
     tree = ast.parse(test)
     check = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "check")
     number = next(number for number, each in enumerate(check.body) if isinstance(each, ast.Assert))
@@ -194,6 +194,6 @@ def test_of_a_hundred_planted_defects_all_are_found_and_no_sound_problem_is_call
 
 
 def _plain(row: Any) -> bool:
-    """Says whether the first statement of its test that can be changed is an assertion at the margin."""
+    """Says whether its test has an assertion that can be turned round."""
     check = next(each for each in ast.parse(row["test"]).body if isinstance(each, ast.FunctionDef))
     return any(isinstance(each, ast.Assert) for each in check.body)
