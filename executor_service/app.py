@@ -35,6 +35,7 @@ from executor_service.runs.dedup import DedupTable
 from executor_service.runs.leases import LeaseGate, NoLimiter
 from executor_service.runs.queue import ExecutionQueue
 from executor_service.runs.remote_limiter import RemoteLimiter
+from executor_service.runs.results_file import ResultsFile
 from executor_service.runs.tally import RunTally
 from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host
@@ -81,6 +82,8 @@ _KNOWN_IDS = 200_000
 """Ended request ids that are known: an hour of 50 programs a second."""
 _KEPT_BYTES = 256 << 20
 """Most bytes of results that are kept to answer repeated requests."""
+_COMPILED_BYTES = 256 << 20
+"""Most bytes of compiled programs that are kept."""
 _KEPT_S = 600.0
 """Seconds for which they are kept: longer than a client goes on asking."""
 _INTERRUPT_S = 5.0
@@ -273,8 +276,8 @@ async def open_here(
         )
     except SandboxFailure as failure:
         raise no_longer(host, failure) from None
-    maxima, max_bytes = config.policy().maxima, config.compile_cache_bytes
-    compiler = Compiler(planner, versions=capabilities.versions, maxima=maxima, max_bytes=max_bytes)
+    maxima = config.policy().maxima
+    compiler = Compiler(planner, versions=capabilities.versions, maxima=maxima, max_bytes=_COMPILED_BYTES)
     return Here(host, boxes, planner, compiler), capabilities
 
 
@@ -341,6 +344,7 @@ async def open_work(
     displayed = DisplayedPrograms(boxes, planner, hold, clock)
     programs = Programs(boxes, planner, compiler, hold, images, clock)
     work = Router(programs, displayed, sessions)
+    known, results = await open_known(stack, config, clock)
     runs = await stack.enter_async_context(
         ExecutionQueue(
             work,
@@ -350,7 +354,8 @@ async def open_work(
             level=host.level,
             admission=admission,
             size_of=size_of,
-            table=open_table(),
+            table=known,
+            results=results,
             queue_timeout_s=config.queue_timeout_s,
             turns=sessions,
             tally=RunTally(config.metrics_tenants),
@@ -383,6 +388,25 @@ async def open_verifier(
 def open_table() -> DedupTable[Any, Any]:
     """An empty table of request ids."""
     return DedupTable(max_ids=_KNOWN_IDS, max_bytes=_KEPT_BYTES, max_age_s=_KEPT_S)
+
+
+async def open_known(
+    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock
+) -> tuple[DedupTable[Any, Any], ResultsFile | None]:
+    """The table of programs' request ids, with those of earlier lives of this server, and the file that keeps them for
+    later ones. ConfigError when it can't be used."""
+    table = open_table()
+    if not config.results_dir:
+        return table, None
+    results = ResultsFile(config.results_dir, max_ids=_KNOWN_IDS, max_bytes=_KEPT_BYTES, max_age_s=_KEPT_S)
+    await stack.enter_async_context(results)
+    earlier, now = results.take_earlier(), clock.now()
+    for each in earlier:
+        size = each.result.size if each.result else 0
+        table.restore(each.request_id, each.fingerprint, each.result, size, now - each.age_s)
+    if earlier:
+        _LOG.info("%d request ids of earlier lives are known", len(earlier))
+    return table, results
 
 
 @contextlib.asynccontextmanager

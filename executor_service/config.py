@@ -138,7 +138,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         "",
         help="Folders of toolchains, with ':' between them, which programs see and commands are looked for in.",
     )
-    compile_cache_bytes: int = setting(256 * _MIB, least=0, help="Most bytes of compiled programs that are kept.")
     spare_boxes: int = setting(
         2, least=0, most=64, help="Workers of each profile that wait beyond what was needed lately."
     )
@@ -169,6 +168,11 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     workspace_timeout_s: float = setting(600.0, above=0, help="Longest preparation of a workspace, seconds.")
     image_dir: str = setting(
         "", help="Where images are kept, as `fairbox image` writes them; empty: runs can't name one."
+    )
+    results_dir: str = setting(
+        "",
+        help="Folder where results are kept for repeated requests, so that a restarted server has them; empty: it "
+        "doesn't.",
     )
     max_snapshot_bytes: int = setting(
         10 * _GIB, least=0, help="Bytes in image_dir of all snapshots of sessions together; 0: none are taken."

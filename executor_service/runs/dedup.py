@@ -57,7 +57,8 @@ class DedupTable(Generic[Run, Result]):
             raise FieldErrors([FieldError("request_id", reused)])
         self.deduplicated_total += 1
         if entry.run is None and entry.result is None:
-            raise RunLost("the program ran, and its result is no longer kept; a new attempt takes a new request_id")
+            lost = "the program may have run, and its result is no longer kept"
+            raise RunLost(f"{lost}; a new attempt takes a new request_id")
         return entry.run, entry.result
 
     def knows(self, request_id: str) -> bool:
@@ -73,20 +74,22 @@ class DedupTable(Generic[Run, Result]):
     def end(self, request_id: str, result: Result, size: int, now: float) -> None:
         """The run in flight has this result, of `size` bytes."""
         entry = self._running.pop(request_id, None)
-        if entry is None:
-            return
-        entry.run = None
-        entry.result = result
-        entry.size = size + _ENTRY_BYTES
-        entry.ended_at = now
+        if entry is not None:
+            self.restore(request_id, entry.fingerprint, result, size, now)
+            self.expire(now)
+
+    def restore(self, request_id: str, fingerprint: bytes, result: Result | None, size: int, ended_at: float) -> None:
+        """An id that the table lacks is of a run that ended then; those of earlier lives come first, the oldest before
+        all others. Without a result its repetition is RunLost."""
+        entry: _Entry[Run, Result] = _Entry(fingerprint, None, result, size + _ENTRY_BYTES, ended_at)
         self._ended[request_id] = entry
-        self._kept[request_id] = entry
-        self._bytes += entry.size
+        if result is not None:
+            self._kept[request_id] = entry
+            self._bytes += entry.size
         while self._bytes > self._max_bytes:
             self._drop_result(next(iter(self._kept)))
         while len(self._ended) > self._max_ids:
             self._forget(next(iter(self._ended)))
-        self.expire(now)
 
     def abandon(self, request_id: str) -> None:
         """The run in flight ended before its program could have started: the id is free again."""

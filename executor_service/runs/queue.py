@@ -29,6 +29,7 @@ from executor_service.runs.dedup import DedupTable
 from executor_service.runs.flights import Flight
 from executor_service.runs.leases import Claim, LeaseGate, LeaseQueueFull, LimiterDown
 from executor_service.runs.output import OutputLog
+from executor_service.runs.results_file import ResultsFile
 from executor_service.runs.tally import Refusal, RunTally
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
@@ -85,10 +86,17 @@ class _Run(Flight[ExecutionResult]):
     """A request in this server. `attempt` is set when it has a slot and a lease."""
 
     def __init__(
-        self, request: RunRequest, number: int, place: Place, work: Backend, landed: Callable[[_Run, _Ending], None]
+        self,
+        request: RunRequest,
+        fingerprint: bytes,
+        number: int,
+        place: Place,
+        work: Backend,
+        landed: Callable[[_Run, _Ending], None],
     ) -> None:
         super().__init__(partial(landed, self))
         self.request = request
+        self.fingerprint = fingerprint
         self.number = number
         self.place = place
         self.work = work
@@ -101,6 +109,12 @@ class _Run(Flight[ExecutionResult]):
     def started(self) -> bool:
         """True if the program may have run."""
         return self.attempt is not None and self.attempt.started
+
+    @property
+    def told_by_file(self) -> bool:
+        """True if nothing but a file tells another life of the server that it was begun. A lease does, which is bound
+        once; a session is gone with the life that made it, and what its cells did."""
+        return bool(self.request.request_id) and self.request.lease is None and not self.request.session_id
 
     def refuse(self, refusal: QueueFull) -> None:
         """Ends it before its program starts."""
@@ -134,8 +148,10 @@ class ExecutionQueue:
         turns: Sessions,
         size_of: Callable[[Limits], int],
         tally: RunTally | None = None,
+        results: ResultsFile | None = None,
     ) -> None:
-        """`size_of`: bytes of memory that a program with such limits may use."""
+        """`size_of`: bytes of memory that a program with such limits may use. `results`: where results are kept for
+        another life of the server; None: nowhere."""
         self._work = work
         self._gate = gate
         self._clock = clock
@@ -146,6 +162,7 @@ class ExecutionQueue:
         self._turns = turns
         self._size_of = size_of
         self._queue_timeout_s = queue_timeout_s
+        self._results = results
         self._numbers = count(1)
         self._runs: dict[int, _Run] = {}
         self._answered = 0
@@ -219,8 +236,11 @@ class ExecutionQueue:
                 run.cancel()
 
     def statistics(self) -> pb.GetStatusResponse:
-        """The part of GetStatus that is about slots, queue and memory."""
-        return self._admission.statistics(self._clock.now())
+        """The part of GetStatus that is about slots, queue, memory and kept results."""
+        found = self._admission.statistics(self._clock.now())
+        if self._results is not None:
+            found.results.CopyFrom(self._results.status())
+        return found
 
     def load(self) -> Load:
         """Load that matters to the next program: without runs that are answered, and soon out of the way."""
@@ -249,7 +269,7 @@ class ExecutionQueue:
         except QueueFull:
             self.tally.refused(Refusal.QUEUE_FULL)
             raise
-        run = _Run(request, next(self._numbers), place, work, self._landed)
+        run = _Run(request, fingerprint, next(self._numbers), place, work, self._landed)
         place.gives_way = run.refuse
         self._runs[run.number] = run
         self._table.begin(request.request_id, fingerprint, run)
@@ -288,8 +308,12 @@ class ExecutionQueue:
             _record(run.request, ending, now - run.place.entered_at, name=self._name)
         if run.started and isinstance(ending, ExecutionResult):
             self._table.end(request_id, ending, ending.size, now)
+            if self._results is not None and request_id:
+                self._results.end(request_id, run.fingerprint, ending)
         else:
             self._table.abandon(request_id)
+            if self._results is not None and run.told_by_file:
+                self._results.abandon(request_id)
 
     async def _in_queue(self, run: _Run) -> ExecutionResult:
         async with AsyncExitStack() as stack:
@@ -301,9 +325,9 @@ class ExecutionQueue:
                     raise QueueTimeout from None
             else:
                 held = await self._admitted(run, stack)
-            queue_s = self._clock.now() - run.place.entered_at
+            request, queue_s = run.request, self._clock.now() - run.place.entered_at
             run.attempt = Execution(
-                run.request,
+                request,
                 run.number,
                 held,
                 queue_s,
@@ -314,6 +338,8 @@ class ExecutionQueue:
             )
             if run.on_start is not None:
                 run.on_start()
+            if self._results is not None and run.told_by_file:
+                await self._results.begin(request.request_id, run.fingerprint)
             result = await run.work.perform(run.attempt)
             held.failed = result.cause is Cause.INFRA
             return result

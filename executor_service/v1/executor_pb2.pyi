@@ -2073,6 +2073,38 @@ class ImageStatus(google.protobuf.message.Message):
 global___ImageStatus = ImageStatus
 
 @typing.final
+class ResultsStatus(google.protobuf.message.Message):
+    """Results that outlive the server (setting results_dir)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    RESTORED_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    entries: builtins.int
+    """Request ids in the file: those of runs in flight, and those that ended within 10 minutes."""
+    bytes: builtins.int
+    """Bytes of their results."""
+    restored: builtins.int
+    """Request ids that the file had when the server started."""
+    failure: builtins.str
+    """Why nothing is written any more, since the file or its disk failed; empty: all is well. Runs go on, and are not
+    known to a restarted server.
+    """
+    def __init__(
+        self,
+        *,
+        entries: builtins.int = ...,
+        bytes: builtins.int = ...,
+        restored: builtins.int = ...,
+        failure: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "entries", b"entries", "failure", b"failure", "restored", b"restored"]) -> None: ...
+
+global___ResultsStatus = ResultsStatus
+
+@typing.final
 class WorkspaceStatus(google.protobuf.message.Message):
     """Repositories that are kept ready for runs."""
 
@@ -2181,6 +2213,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     COMPILE_CACHE_FIELD_NUMBER: builtins.int
     WORKSPACES_FIELD_NUMBER: builtins.int
     IMAGES_FIELD_NUMBER: builtins.int
+    RESULTS_FIELD_NUMBER: builtins.int
     SECURITY_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
@@ -2262,6 +2295,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         """Images that runs can name. Unset: none, because image_dir is empty or nothing can be mounted."""
 
     @property
+    def results(self) -> global___ResultsStatus:
+        """Results that a restarted server knows. Unset: none, because results_dir is empty."""
+
+    @property
     def security(self) -> fairbox.v1.common_pb2.SecurityStatus:
         """What guards its ports."""
 
@@ -2295,9 +2332,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         compile_cache: global___CompileCacheStatus | None = ...,
         workspaces: global___WorkspaceStatus | None = ...,
         images: global___ImageStatus | None = ...,
+        results: global___ResultsStatus | None = ...,
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "images", b"images", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "images", b"images", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "session_memory_bytes", b"session_memory_bytes", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "images", b"images", "limiter", b"limiter", "max_limits", b"max_limits", "results", b"results", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "images", b"images", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "program_memory_bytes", b"program_memory_bytes", "queued", b"queued", "results", b"results", "running", b"running", "running_memory_bytes", b"running_memory_bytes", "security", b"security", "served_by", b"served_by", "session_memory_bytes", b"session_memory_bytes", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse

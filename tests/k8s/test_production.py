@@ -99,7 +99,8 @@ def test_a_client_of_the_overlay_is_served_and_a_stranger_is_not(tmp_path: Path)
     workspaces.mkdir()
     # The level is a matter of the pod; here it is whatever this machine has.
     executor |= {"EXECUTOR_MIN_ISOLATION": "landlock", "EXECUTOR_SCRATCH": str(scratch)}
-    executor |= {"EXECUTOR_WORKSPACE_DIR": str(workspaces), "EXECUTOR_LIMITER": f"localhost:{ports['50052']}"}
+    executor |= {"EXECUTOR_WORKSPACE_DIR": str(workspaces), "EXECUTOR_RESULTS_DIR": str(tmp_path / "results")}
+    executor |= {"EXECUTOR_LIMITER": f"localhost:{ports['50052']}"}
     target = f"localhost:{ports['50051']}"
     with (
         _running("limiter", limiter, tmp_path / "limiter.log"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from executor_service.app import _KEPT_BYTES
 from executor_service.config import ExecutorConfig
 from fairbox.config import load
 from fairbox.errors import ConfigError
@@ -104,6 +105,15 @@ def test_workspaces_have_a_volume_of_their_own_with_room_for_those_that_are_bein
     volume = mounted[config.workspace_dir]["emptyDir"]
     assert "medium" not in volume, "in memory, it would count against the memory of programs"
     assert quantity(volume["sizeLimit"]) >= 3 * config.workspace_bytes + QUANTITY_MARGIN
+
+
+def test_results_have_a_volume_that_a_restarted_container_finds_again() -> None:
+    config, pod = executor(), workload("executor")
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in pod.container["volumeMounts"]}
+    volume = mounted[config.results_dir]["emptyDir"]
+    assert "medium" not in volume, "in memory, it would count against the memory of programs"
+    assert quantity(volume["sizeLimit"]) >= 3 * _KEPT_BYTES, "free pages and the log are in it too"
 
 
 def test_the_cluster_wide_limit_is_what_all_executors_can_run() -> None:
