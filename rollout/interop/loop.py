@@ -1,4 +1,5 @@
-"""fairbox's loop inside another trainer: the trainer's own engine samples, fairbox calls the tools and scores.
+"""fairbox's loop inside another trainer: the trainer's own engine samples, fairbox calls the tools and scores. Or a
+rollout service plays, with what it has: then neither engine nor tools of this process are used.
 
 Invariants: there is one result for each task, in order; it raises for no trajectory; what the service failed is played
 again within a budget and then masked, and so is, at once, what can't be scored.
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from fairbox.config import setting
+from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
 from rollout.interop.engine import ClientEngine
 from rollout.interop.scores import RowScorer
+from rollout.interop.service import ServiceUse
 from rollout.interop.settings import TrainerSettings
-from rollout.interop.shared import shared_interpreter
+from rollout.interop.shared import shared_interpreter, shared_player
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
@@ -43,6 +46,7 @@ class TrainerLoopSettings(TrainerSettings):
     chat: ChatSettings = setting(factory=ChatSettings, help="The chat template; the trainer's own if none is named.")
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
+    service: ServiceUse = setting(factory=ServiceUse, help="A rollout service that plays, tools and rewards included.")
 
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
@@ -82,6 +86,8 @@ class TrainerLoop:
         """Plays one trajectory of each task. `sampling` has the trainer's own parameters, whose -1 for `top_k` is 0
         here; None: temperature 1, nothing cut."""
         settings, given = self._settings, sampling or {}
+        if settings.service.target:
+            return await self._served(tasks, given)
         interpreter = await shared_interpreter(settings.tool)
         loop = AgentLoop(
             engine=self._engine,
@@ -106,6 +112,22 @@ class TrainerLoop:
         )
         await runner.run(tasks)
         return [results[index] for index in range(len(tasks))]
+
+    async def _served(self, tasks: Sequence[Task], given: Mapping[str, Any]) -> list[TrajectoryResult]:
+        """Trajectories of the rollout service, rewards included. Raises ConfigError where it and the trainer differ."""
+        if float(given.get("top_p", 1.0)) != 1.0 or int(given.get("top_k", 0)) > 0:
+            raise ConfigError(
+                "top_p or top_k is set, but a rollout service samples with its own: leave them at 1 and -1"
+            )
+        player = await shared_player(self._settings.service)
+        results = await player.play(tasks, float(given.get("temperature", 1.0)))
+        longest = max((len(part.response_ids) for result in results for part in result.parts), default=0)
+        if (most := self._limits.max_response_tokens) is not None and longest > most:
+            raise ConfigError(
+                f"the rollout service gave a response of {longest} tokens, the trainer takes {most}: lower the "
+                "service's limits.max_response_tokens"
+            )
+        return results
 
     async def _score(self, task: Task, result: TrajectoryResult) -> Reward:
         assert self._scorer is not None

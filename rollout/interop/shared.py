@@ -1,5 +1,5 @@
 """Resources that the trainers' objects of a process share: code interpreters, one for each event loop, pair of services
-and settings, and clients of executors. The first user of each opens it.
+and settings, clients of executors, and streams of rollout services. The first user of each opens it.
 
 Trainers make tools cheaply, often and without ever closing them, and some make one for each trajectory, so the channels
 belong to the event loop and not to the tool. Invariants: a thing is opened once, however many ask for it at the same
@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from executor_service import ExecutorClient
+from rollout.interop.service import ServicePlayer, ServiceUse
 from rollout.interop.settings import InterpreterSettings
 from rollout.tools.base import ToolResponse
 from rollout.tools.code import CodeInterpreter
@@ -77,6 +78,11 @@ async def shared_interpreter(settings: InterpreterSettings) -> CodeInterpreter:
 async def shared_executor(target: str) -> ExecutorClient:
     """The running loop's client of the executor at `host:port`, which need not be there yet."""
     return await _shared(target, lambda: ExecutorClient(target))
+
+
+async def shared_player(use: ServiceUse) -> ServicePlayer:
+    """The running loop's trajectories of a rollout service, which need not be there yet."""
+    return await _shared(use, lambda: ServicePlayer(use))
 
 
 async def _shared(key: Hashable, make: Callable[[], T]) -> T:

@@ -17,10 +17,12 @@ import pytest
 import yaml
 
 from rollout.interop.settings import from_mapping
+from rollout.interop.shared import close_shared
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.pages import examples
 from tests.rollout.families import FOLDER
+from tests.rollout.service.serving import Tier
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -217,6 +219,20 @@ async def test_prompt_that_is_too_long_is_left_out_and_never_cut(make_worker: Ma
     output = await alone(worker)
     assert isinstance(output, AgentLoopOutput)
     assert (output.response_mask, output.extra_fields["fairbox_cause"], server.asked) == ([0], "TASK", [])
+
+
+async def test_a_rollout_service_plays_with_its_own_engine_and_reward(
+    make_worker: MakeWorker, tokenizer: HubTokenizer, chat: ChatTemplate, tmp_path: Path
+) -> None:
+    async with Tier(tokenizer, chat, tmp_path / "out").process() as served:
+        worker, server = make_worker([], service={"target": served.address}, response_length=4096)
+        output = await alone(worker, reward_model={"ground_truth": "42"})
+        await close_shared()
+    assert isinstance(output, AgentLoopOutput)
+    assert (server.asked, served.trajectories.totals.ended) == ([], 1)
+    assert sum(output.response_mask) > 0
+    said = chat.decode_plain(output.response_ids).strip()
+    assert output.reward_score == float(said.endswith("#### 42"))
 
 
 async def test_template_is_given_the_options_of_verls_data(make_worker: MakeWorker, tokenizer: HubTokenizer) -> None:

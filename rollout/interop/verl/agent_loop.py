@@ -117,7 +117,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             row=kwargs,
         )
         problem = self._prompt_problem(task)
-        if self._scorer is not None:
+        if self._scorer is not None or self._settings.service.target:
             try:
                 task = replace(task, ground_truth=ground_truth(kwargs))
             except ConfigError as error:
