@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.rollout.loop import UNLIMITED, tasks
 from benchmarks.rows import Row, figure, median
+from fairbox.net.service_process import settle_memory
 from rollout.dump import record_of
 from rollout.engines import SamplingParams, find_model
 from rollout.journal import Durability, open_journal
@@ -72,6 +73,7 @@ async def resume_rows() -> list[Row]:
             await client.submit([RolloutTask(str(n), problem=n % len(PROBLEMS)) for n in range(IN_FLIGHT)])
             while tier.sampled.total() < 2.5 * IN_FLIGHT:
                 await asyncio.sleep(0.05)
+        settle_memory()  # as the service does
         tier.delay_s, began = 3600.0, time.monotonic()
         async with opened() as served:
             totals = served.trajectories.totals

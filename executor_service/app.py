@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -58,19 +56,13 @@ from executor_service.workspaces.folder import WorkspaceFolder
 from executor_service.workspaces.table import open_workspaces
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.net.metrics import MetricsServer
+from fairbox.net.service_process import settle_memory
 from fairbox.net.serving import GrpcServer, HealthServer
 from fairbox.security import ClientSecurity, PortGuard, Role, ServerSecurity, client_security, security_metrics
 from fairbox.version import installed_version
 from limiter import ExecutorSession
 
 _LOG = logging.getLogger("executor_service")
-
-_M_MMAP_THRESHOLD = -3
-_OF_ITS_OWN = 1 << 20
-"""Bytes from which memory is given back to the system when it is freed: what programs send comes in such pieces. The
-default grows with what is freed, to 32 MiB, and one small object above keeps all of that."""
-_GARBAGE = 10_000
-"""Objects between two collections: a run makes some hundred, and nearly all of them go by themselves."""
 _LIMITER_WITHIN_S = 15.0
 """Seconds that readiness waits for the limiter at start. Less than startup probes allow."""
 _LIMITER_LOOK_S = 0.02
@@ -166,15 +158,6 @@ async def looking(kills: KernelKills) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-def settle_memory() -> None:
-    """Keeps garbage collections off what a server holds for good; large freed pieces go back to the system."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
-    with contextlib.suppress(AttributeError):  # not every libc has it
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OF_ITS_OWN)
 
 
 async def reached(gate: LeaseGate, stop: asyncio.Event) -> None:

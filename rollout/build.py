@@ -20,7 +20,7 @@ from rollout.data.swe.hub import is_dataset
 from rollout.dump import refuse_existing
 from rollout.engine_choice import open_engine
 from rollout.envs.base import Environment, EnvironmentSetup
-from rollout.journal import NAME, Durability, JournalError, RunJournal, open_journal
+from rollout.journal import NAME, Durability, JournalError, RunJournal, begun, open_journal
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
 from rollout.rewards import load_reward
@@ -121,7 +121,7 @@ async def open_run_journal(config: RolloutConfig, env_config: Any, folder: Path)
     """The journal of the run whose dump is to be in `folder`; None if it keeps none. Raises ConfigError for a run that
     can't go on, DumpError if there is a dump and no journal, and JournalError."""
     settings = recorded_settings(config, env_config)
-    exists = (folder / NAME).exists()
+    exists = begun(folder / NAME)
     if exists and not config.resume:
         raise ConfigError(f"out is {str(folder)!r}, which holds a run that was cut off; resume=true goes on with it")
     durability = Durability.NONE if config.ray else Durability(config.journal)

@@ -2,8 +2,8 @@
 
 from rollout.journal.entries import Answered, Ended, Opened, Rewarded, Sampled
 from rollout.journal.run_journal import RunJournal, open_journal
-from rollout.journal.store import NAME, Durability, JournalError
-from rollout.journal.trajectory_journal import TrajectoryJournal, Unrecorded
+from rollout.journal.store import NAME, Durability, JournalError, begun
+from rollout.journal.trajectory_journal import OtherTask, TrajectoryJournal, Unrecorded
 
 __all__ = [
     "NAME",
@@ -12,10 +12,12 @@ __all__ = [
     "Ended",
     "JournalError",
     "Opened",
+    "OtherTask",
     "Rewarded",
     "RunJournal",
     "Sampled",
     "TrajectoryJournal",
     "Unrecorded",
+    "begun",
     "open_journal",
 ]

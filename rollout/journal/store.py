@@ -11,6 +11,7 @@ All of SQLite runs in one thread of its own, never on the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -75,6 +76,10 @@ class JournalFile:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._waiting: deque[tuple[int, int, int, Entry]] = deque()
         """Entries to be committed, with place, attempt and number. Both threads use it."""
+        self._due = False
+        """A commit was asked for and has not begun. Both threads use it."""
+        self._commits: asyncio.Future[None] | None = None
+        """The commit that was asked for last."""
         self._failure: JournalError | None = None
         self._connection: sqlite3.Connection | None = None
 
@@ -103,8 +108,12 @@ class JournalFile:
         self._waiting.append((place, attempt, number, entry))
         if not waits:
             return
-        # Whichever call runs first commits all that wait. This one's turn comes behind it, in the one thread.
-        await self._run(self._commit)
+        # The thread takes `_due` back before it looks at what waits: a commit that is due still takes this entry too.
+        if self._commits is None or not self._due:
+            self._due = True
+            self._commits = asyncio.ensure_future(self._run(self._commit))
+            self._commits.add_done_callback(_seen)
+        await asyncio.shield(self._commits)
 
     async def entries(self, place: int, attempt: int) -> list[Entry]:
         """A trajectory's entries; those that can't be trusted are deleted. Raises JournalError."""
@@ -136,7 +145,7 @@ class JournalFile:
             raise self._failure from None
 
     def _open(self) -> sqlite3.Connection:
-        if self._new and self.path.exists():
+        if self._new and begun(self.path):
             raise JournalError(f"{self.path}: exists, and belongs to another run")
         if self._new:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,6 +173,7 @@ class JournalFile:
         return self._connection or self._open()
 
     def _commit(self) -> None:
+        self._due = False
         connection = self._live()
         rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if rows:
@@ -207,6 +217,25 @@ class JournalFile:
                 self._drop(*key, len(found))
                 break
         return found
+
+
+def _seen(commit: asyncio.Future[None]) -> None:
+    """Whoever waited for it may have gone; `_failure` tells the others."""
+    if not commit.cancelled():
+        commit.exception()
+
+
+def begun(path: Path) -> bool:
+    """Says whether anything was ever committed to a file: a process may end while it makes one. A file that can't be
+    read is one that was begun."""
+    if not path.is_file():
+        return False
+    with contextlib.closing(sqlite3.connect(path, timeout=1.0)) as connection:
+        try:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # as in `opened`
+            return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+        except sqlite3.Error:
+            return True
 
 
 def opened(

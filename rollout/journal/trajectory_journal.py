@@ -20,6 +20,10 @@ _WITH_THE_NEXT = (Opened, Sampled)
 CUT_OFF = "the run was cut off while the calls of a turn ran, and nobody knows what became of them"
 
 
+class OtherTask(JournalError):
+    """The trajectory that is recorded in this place is one of another task."""
+
+
 class Append(Protocol):
     """Makes an entry, with its number, last for as long as the journal does."""
 
@@ -42,10 +46,10 @@ class TrajectoryJournal:
         self._appended = len(recorded)
 
     async def opened(self, own: Opened) -> Opened:
-        """The trajectory's beginning. Raises JournalError if it was that of another task."""
+        """The trajectory's beginning. Raises OtherTask if it was that of another task, and JournalError."""
         found = await self.once(Opened, lambda: _done(own))
-        if found.prompt != own.prompt:
-            raise JournalError("a task is not the one whose trajectory is recorded: have its data or prompt changed?")
+        if found.task != own.task:
+            raise OtherTask("a task is not the one whose trajectory is recorded: have its data or prompt changed?")
         return found
 
     async def once(self, kind: type[E], do: Callable[[], Awaitable[E]]) -> E:

@@ -136,8 +136,9 @@ class TrajectoryRun:
 
     async def __aenter__(self) -> Self:
         state = self._state
-        prompt = hashlib.sha256(array("q", state.builder.ids)).hexdigest()
-        opened = await self._journal.opened(Opened(state.trajectory_id, state.started_at, prompt))
+        task = hashlib.sha256(array("q", state.builder.ids))
+        task.update(repr((state.seed, self._loop.sampling)).encode())
+        opened = await self._journal.opened(Opened(state.trajectory_id, state.started_at, task.hexdigest()))
         state.trajectory_id, state.started_at = opened.trajectory_id, opened.started_at
         self._trace = _Trace(state.trajectory_id)
         self._trace.begin(uid=self._task.uid, index=self._index, attempt=self._attempt, parent_id=self._state.parent_id)

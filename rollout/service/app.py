@@ -18,6 +18,7 @@ from rich.console import Console
 from executor_service import ExecutorClient
 from fairbox.clock import MonotonicClock
 from fairbox.loading import until_set
+from fairbox.net.service_process import settle_memory
 from fairbox.net.serving import GrpcServer, HealthServer, check_address, until_stopped
 from fairbox.security import Role, ServerSecurity
 from fairbox.version import installed_version
@@ -147,6 +148,7 @@ async def open_own_loop(
         )
         client = await stack.enter_async_context(ExecutorClient(executor))
         environment.services = RewardServices(executor=client)
+        settle_memory()
         yield loop
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from rollout.journal import Durability, JournalError
+from rollout.journal import Durability, JournalError, begun
 from rollout.journal.store import opened
 from rollout.service.book import BookEntry, Place
 
@@ -152,7 +152,7 @@ class TrajectoryStore:
         try:
             if self._connection is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                about = None if self.path.exists() else {"kind": "trajectories"}
+                about = None if begun(self.path) else {"kind": "trajectories"}
                 self._connection, _ = opened(self.path, self._durability, about, _TABLES)
             with self._connection:  # what fails leaves nothing behind
                 return work(self._connection)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from executor_service import Cause
 from rollout.engines.base import SamplingParams, derived_seed
-from rollout.journal import JournalError, RunJournal
+from rollout.journal import JournalError, OtherTask, RunJournal
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop
@@ -200,6 +200,11 @@ class Trajectories:
             try:
                 result = await loop.run(task, index=entry.number, seed=seed, attempt=attempt)
                 result = await self._player.scoring.scored(task, result)
+            except OtherTask:
+                # Its journal is of another moment than the store. Safe: of an attempt nothing was handed over.
+                _LOG.warning("the journal has another trajectory in the place of %s, which is forgotten", entry.id)
+                await self._player.journal.forget(entry.number)
+                continue
             except JournalError:
                 raise
             except Exception as error:  # the boundary of a trajectory: a defect of ours must not end the others

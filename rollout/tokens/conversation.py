@@ -109,6 +109,7 @@ class Conversation:
         self.has_tools = has_tools
         """Says whether the template has a place for tools."""
         self._probe_tools: Sequence[Mapping[str, Any]] = [PROBE_TOOL] if has_tools else ()
+        self._opened = opened_thinking(tokenizer.render(self.start, self._probe_tools, generate=True))
         self.end = self._find_end()
         """Text of the token that ends a turn."""
         if _ANSWER not in self.between((_ANSWER,)):
@@ -117,7 +118,8 @@ class Conversation:
     def between(self, answers: Sequence[str], refs: Sequence[CallRef] = ()) -> str:
         """The text from the end of a turn to the beginning of the next one."""
         turn = MessageTurn(_SENTINEL, tuple(answers), tuple(refs))
-        return self._after_turn(self.whole(self.start, self._probe_tools, (turn,)))
+        conversation = [*self.start, *self._messages(turn, self._opened)]
+        return self._after_turn(self._tokenizer.render(conversation, self._probe_tools, generate=True))
 
     def whole(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], turns: Sequence[MessageTurn]
