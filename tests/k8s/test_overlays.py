@@ -127,19 +127,23 @@ def test_production_is_guarded(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", ["tokens", "mtls"])
 def test_every_file_that_a_setting_names_is_mounted(folder: str) -> None:
+    assert sum(map(_check_files, workloads(component(folder)))) >= 8
+
+
+def _check_files(pod: Workload) -> int:
+    """Number of the files that its settings name, each of which is mounted."""
     seen = 0
-    for pod in workloads(component(folder)):
-        mounts = {mount["mountPath"]: mount["name"] for mount in pod.container["volumeMounts"]}
-        volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
-        for variable, value in pod.env.items():
-            if value.startswith(FILES):
-                secret = volumes[mounts[str(Path(value).parent)]]["secret"]
-                keys = {item["path"] for item in secret.get("items", ())} or {"tls.crt", "tls.key", "ca.crt"}
-                assert Path(value).name in keys, variable
-                assert secret["defaultMode"] == 0o440
-                assert pod.spec["securityContext"]["fsGroup"] == pod.spec["securityContext"]["runAsGroup"]
-                seen += 1
-    assert seen >= 8
+    mounts = {mount["mountPath"]: mount["name"] for mount in pod.container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    for variable, value in pod.env.items():
+        if value.startswith(FILES):
+            secret = volumes[mounts[str(Path(value).parent)]]["secret"]
+            keys = {item["path"] for item in secret.get("items", ())} or {"tls.crt", "tls.key", "ca.crt"}
+            assert Path(value).name in keys, variable
+            assert secret["defaultMode"] == 0o440
+            assert pod.spec["securityContext"]["fsGroup"] == pod.spec["securityContext"]["runAsGroup"]
+            seen += 1
+    return seen
 
 
 def test_certificates_name_the_services_and_reach_the_pods() -> None:
@@ -153,6 +157,22 @@ def test_certificates_name_the_services_and_reach_the_pods() -> None:
         meta = service["metadata"]
         (found,) = (each for each in certificates.values() if each["metadata"].get("labels", {}) == meta["labels"])
         assert f"{meta['name']}.{meta['namespace']}.svc.cluster.local" in found["spec"]["dnsNames"]
+
+
+def test_a_rollout_service_before_tokens_and_certificates_is_guarded_too() -> None:
+    documents = together(*(ROOT / "deploy" / "components" / each for each in ("rollout-service", "tokens", "mtls")))
+    pod = workload("rollout-service", documents)
+    assert "ROLLOUT_INSECURE" not in pod.env
+    config = load(ServiceConfig, prefix="ROLLOUT", prog="rollout", description="", argv=[], env=pod.env)
+    guards = (config.client_token_file, config.admin_token_file, config.tls_cert, config.tls_key, config.tls_client_ca)
+    own = [value for variable, value in pod.env.items() if variable.startswith("FAIRBOX_T")]
+    assert len(own) == 4
+    _check_files(pod)
+    certificates = {each["spec"]["secretName"]: each for each in of_kind("Certificate", documents=documents)}
+    (volume,) = (volume for volume in pod.spec["volumes"] if volume["name"] == "tls")
+    names = certificates[volume["secret"]["secretName"]]["spec"]["dnsNames"]
+    assert {f"{each}rollout-service.fairbox.svc.cluster.local" for each in ("", "*.")} <= set(names)
+    assert all(each.startswith(FILES) for each in (*guards, *own))
 
 
 def _settings(pod: Workload) -> Iterator[tuple[str, bool]]:
