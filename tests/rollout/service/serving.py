@@ -35,7 +35,7 @@ from rollout.service.store import TrajectoryStore
 from rollout.service.trajectories import Player, Trajectories
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
-from rollout.tools import Toolbox
+from rollout.tools import Tool, Toolbox
 from rollout.v1 import rollout_pb2 as pb
 from rollout.v1 import rollout_pb2_grpc
 from tests.rollout.scripted import NO_LIMITS, tool_call
@@ -103,6 +103,9 @@ class Tier:
     check_temperature: Callable[[float], None] = lambda temperature: None
     """Raises FieldErrors for one that the engine can't have."""
     problems: list[Task] = field(default_factory=lambda: [*PROBLEMS])
+    tool: Tool = field(default_factory=lambda: Echo(lambda arguments: f"echo {arguments['text']}"))
+    call: Callable[[random.Random], str] = lambda draws: tool_call("echo", text=str(draws.random()))
+    """The call that a turn makes of its tool."""
 
     def script(self, request: GenerationRequest, _: int) -> str | Exception:
         ids, seed = request.input_ids, request.params.seed or 0
@@ -112,7 +115,7 @@ class Tier:
             return EngineUnavailable("the engine is away")
         if draws.random() < self.ending or len(ids) > 600:
             return f"#### {draws.randrange(9)}"
-        return "I call.\n" + tool_call("echo", text=str(draws.random()))
+        return f"I call.\n{self.call(draws)}"
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         if self.hold is not None:
@@ -143,8 +146,7 @@ class Tier:
             assert journal is not None
             await journal.begin(None)
             engine = ScriptedEngine(self.tokenizer, self.script, vocab_size=49152, delay_s=self.delay_s)
-            echo = Echo(lambda arguments: f"echo {arguments['text']}")
-            loop = AgentLoop(engine, self.chat, Toolbox([echo]), NO_LIMITS, SamplingParams(), journal=journal)
+            loop = AgentLoop(engine, self.chat, Toolbox([self.tool]), NO_LIMITS, SamplingParams(), journal=journal)
             clock = MonotonicClock()
             scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)
             record = partial(record_of, step=1, model=engine.model_name, decode=self.chat.decode_plain)
