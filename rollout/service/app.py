@@ -81,8 +81,8 @@ async def serve(config: ServiceConfig, kind: EnvironmentKind, settings: Any, sto
             journal=journal,
         )
         book = TrajectoryBook(concurrency=config.concurrency, max_trajectories=config.max_trajectories)
-        player = player_of(config, loop, scoring, ProblemSet(tasks))
         control = await stack.enter_async_context(open_control(config, loop, store))
+        player = player_of(config, loop, scoring, ProblemSet(tasks), control)
         trajectories = await stack.enter_async_context(Trajectories(store, book, player))
         service = RolloutService(
             trajectories,
@@ -164,11 +164,15 @@ async def open_control(
         yield control
 
 
-def player_of(config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: ProblemSet) -> Player:
+def player_of(
+    config: ServiceConfig, loop: AgentLoop, scoring: Scoring, problems: ProblemSet, control: EngineControl | None
+) -> Player:
     """Parts that a trajectory is played with."""
     assert loop.journal is not None
     record = partial(record_of, step=config.step, model=loop.engine.model_name, decode=loop.chat.decode_plain)
-    return Player(loop.at, scoring, problems, record, loop.journal, config.infra_retries, config.sampling.seed)
+    retries, seed = config.infra_retries, config.sampling.seed
+    player = Player(loop.at, scoring, problems, record, loop.journal, retries, seed)
+    return player if control is None else dataclasses.replace(player, age=control.age)
 
 
 def refused(loop: AgentLoop, longest: int, prompt: pb.Prompt) -> str | None:
@@ -228,5 +232,6 @@ def status(
         acknowledged_total=totals.acknowledged,
         cancelled_total=totals.cancelled,
         resumed_total=totals.resumed,
+        stale_total=totals.stale,
         security=security.facts(),
     )

@@ -9,6 +9,7 @@ It knows neither tasks nor results, which are on disk.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class BookEntry:
     tenant: str
     id: str
     place: Place = Place.QUEUED
+    stale: int = 0
+    """Number of times that it ended and was too stale."""
 
 
 @dataclass(slots=True, eq=False)
@@ -207,6 +210,22 @@ class TrajectoryBook:
                 delivery.given.add(entry.number)
                 return entry
         return None
+
+    def requeue(self, entry: BookEntry) -> bool:
+        """One that has ended is to be played again, before those of its tenant that came later; False: it was
+        acknowledged or cancelled meanwhile."""
+        tenant = self._tenants.get(entry.tenant)
+        if tenant is None or tenant.ended.pop(entry.number, None) is None:
+            return False
+        if tenant.delivery is not None:  # which may be another one than that for which it is too stale
+            tenant.delivery.given.discard(entry.number)
+            with contextlib.suppress(ValueError):
+                tenant.delivery.pending.remove(entry)
+        entry.stale += 1
+        entry.place = Place.QUEUED
+        self.add([entry])
+        tenant.queue = OrderedDict(sorted(tenant.queue.items()))
+        return True
 
     def acknowledge(self, tenant: str, ids: Iterable[str]) -> list[int]:
         """Lets go of those that have ended; their numbers."""

@@ -59,6 +59,9 @@ class RolloutTask:
     """Makes its sampling repeatable; None: one made from the service's own."""
     temperature: float | None = None
     """Temperature of its sampling, 0 to 10; None: the service's own."""
+    max_staleness: int | None = None
+    """Most updates of the weights between those that sampled its oldest ids and those at its delivery, to 1,000; None:
+    any. One that is staler is played again, three times at most, and masked after that."""
 
     def __post_init__(self) -> None:
         if (self.problem is not None) + bool(self.messages) + bool(self.problem_digest) != 1:
@@ -75,6 +78,7 @@ class RolloutTask:
             data_source=self.data_source,
             seed=self.seed,
             temperature=self.temperature,
+            max_staleness=self.max_staleness,
         )
         if self.problem is not None:
             message.problem = self.problem

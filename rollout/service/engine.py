@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +17,7 @@ from fairbox.errors import FieldErrors
 from rollout.cleanup import to_its_end
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.weights import DiskWeights, WeightedEngine
+from rollout.service.requests import MAX_STALENESS
 from rollout.service.store import PushedWeights, TrajectoryStore
 
 _AGAIN_S = 1.0
@@ -30,6 +32,8 @@ class EngineControl:
         self._engine = engine
         self._store = store
         self._changing = asyncio.Lock()
+        self._before: deque[str] = deque(maxlen=MAX_STALENESS)
+        """Versions that the engine had, the oldest first, and last that of now."""
         self._until: float | None = None
         """End of the pause, in the loop's time."""
         self._begun = asyncio.Event()
@@ -54,11 +58,22 @@ class EngineControl:
         """Seconds until the pause is over; 0: there is none."""
         return 0.0 if self._until is None else max(self._until - asyncio.get_running_loop().time(), 0.0)
 
+    def age(self, version: str) -> int | None:
+        """Updates since the engine had these weights; None: it is not known to have had them."""
+        if not self._before:
+            return 0  # it was never given any
+        return next((age for age, each in enumerate(reversed(self._before)) if each == version), None)
+
     async def update(self, folder: Path, version: str) -> None:
         """Other weights; a paused engine stays paused. Raises FieldErrors, EngineUnavailable and JournalError."""
         async with self._changing:
+            first = self._engine.weight_version
             await self._engine.update_weights(DiskWeights(folder), version=version)
-            await self._store.keep_weights(PushedWeights(str(folder), version))
+            if not self._before:
+                self._before.append(first)
+            if self._before[-1] != version:
+                self._before.append(version)
+            await self._store.keep_weights(PushedWeights(str(folder), version, tuple(self._before)[:-1]))
 
     async def pause(self, seconds: float) -> None:
         """Returns when no turn is sampled. A pause that there is ends so many seconds from now. Raises
@@ -78,6 +93,8 @@ class EngineControl:
     async def _restore(self) -> None:
         """Gives the engine what it was given last. Where that can't be, each id says which weights sampled it."""
         kept = await self._store.weights()
+        if kept is not None:
+            self._before.extend((*kept.before, kept.version))
         if kept is None or kept.version == self._engine.weight_version:
             return
         try:

@@ -29,6 +29,8 @@ _LONGEST_TEXT = 1 << 20
 _LONGEST_SEED = 2**63 - 1
 MAX_TEMPERATURE = 10
 """As the setting `sampling.temperature` has it."""
+MAX_STALENESS = 1_000
+"""Updates of the weights whose order is known."""
 _ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -88,6 +90,8 @@ def _check_task(fields: Fields, where: str, task: pb.TrajectoryTask, problems: P
         fields.refuse(f"{where}.seed", f"is {task.seed}, must be at most {_LONGEST_SEED}")
     if not 0 <= task.temperature <= MAX_TEMPERATURE:
         fields.refuse(f"{where}.temperature", f"is {task.temperature:g}, must be from 0 to {MAX_TEMPERATURE}")
+    if task.max_staleness > MAX_STALENESS:
+        fields.refuse(f"{where}.max_staleness", f"is {task.max_staleness}, must be at most {MAX_STALENESS}")
     match task.WhichOneof("task"):
         case "problem":
             if problems.number(task) is None:

@@ -1,5 +1,4 @@
-"""The service's trajectories on disk, in SQLite: tasks until they have ended, results until they are acknowledged, ids
-for long after that.
+"""The service's trajectories on disk, in SQLite: tasks and results until they are acknowledged, ids long after that.
 
 Invariants: what a method has returned from is committed; tasks of a request are kept all or none; an id names one
 trajectory of a tenant for as long as it is remembered. After a failure nothing more is written. The turns of those that
@@ -11,6 +10,7 @@ All of SQLite runs in one thread of its own, never on the event loop.
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +63,8 @@ class PushedWeights:
 
     folder: str
     version: str
+    before: tuple[str, ...] = ()
+    """Versions that the engine had before, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,16 @@ class TrajectoryStore:
         return await self._run(partial(_task, number=number))
 
     async def end(self, number: int, result: bytes) -> None:
-        """Keeps what a trajectory came to, in place of its task."""
+        """Keeps what a trajectory came to, beside its task."""
         await self._run(partial(_end, number=number, result=result))
 
-    async def result(self, number: int) -> bytes | None:
-        """The result of a trajectory; None: it was acknowledged or cancelled meanwhile."""
+    async def result(self, number: int) -> tuple[bytes, bytes] | None:
+        """The result of a trajectory and its task; None: it was acknowledged or cancelled meanwhile."""
         return await self._run(partial(_result, number=number))
+
+    async def requeue(self, number: int) -> None:
+        """Lets go of the result of a trajectory, which is to be played again."""
+        await self._run(partial(_requeue, number=number))
 
     async def forget(self, numbers: Sequence[int]) -> None:
         """Deletes all but the ids of these."""
@@ -211,15 +217,23 @@ def _task(connection: sqlite3.Connection, *, number: int) -> Submitted:
     return Submitted(name, digest, task)
 
 
-def _result(connection: sqlite3.Connection, *, number: int) -> bytes | None:
-    row = connection.execute("SELECT result FROM trajectories WHERE number = ?", (number,)).fetchone()
-    return None if row is None else row[0]
+def _result(connection: sqlite3.Connection, *, number: int) -> tuple[bytes, bytes] | None:
+    row = connection.execute("SELECT result, task FROM trajectories WHERE number = ?", (number,)).fetchone()
+    return None if row is None or row[0] is None else row
+
+
+def _requeue(connection: sqlite3.Connection, *, number: int) -> None:
+    connection.execute("BEGIN")
+    connection.execute(
+        "UPDATE trajectories SET state = ?, result = NULL, ending = NULL WHERE number = ? AND state = ?",
+        (Place.QUEUED, number, Place.ENDED),
+    )
 
 
 def _end(connection: sqlite3.Connection, *, number: int, result: bytes) -> None:
     connection.execute("BEGIN")
     connection.execute(
-        "UPDATE trajectories SET state = ?, task = NULL, result = ?, "
+        "UPDATE trajectories SET state = ?, result = ?, "
         "ending = (SELECT COALESCE(MAX(ending), 0) + 1 FROM trajectories) WHERE number = ? AND state = ?",
         (Place.ENDED, result, number, Place.QUEUED),
     )
@@ -235,12 +249,17 @@ def _forget(connection: sqlite3.Connection, *, numbers: Sequence[int]) -> None:
 
 def _weights(connection: sqlite3.Connection) -> PushedWeights | None:
     kept = dict(connection.execute("SELECT name, value FROM about WHERE name LIKE 'weights.%'"))
-    return PushedWeights(kept["weights.folder"], kept["weights.version"]) if kept else None
+    if not kept:
+        return None
+    return PushedWeights(
+        kept["weights.folder"], kept["weights.version"], tuple(json.loads(kept.get("weights.before", "[]")))
+    )
 
 
 def _keep_weights(connection: sqlite3.Connection, *, weights: PushedWeights) -> None:
     connection.execute("BEGIN")
     kept = {"weights.folder": weights.folder, "weights.version": weights.version}
+    kept["weights.before"] = json.dumps(weights.before)
     connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", kept.items())
 
 

@@ -8,8 +8,9 @@ goes on: `failed` is set, and `failure` says why.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -31,10 +32,15 @@ from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 from rollout.v1 import rollout_pb2 as pb
 
+_MOST_STALE = 3
+"""Times that a trajectory is played again because it was too stale: one that takes longer than its trainer's updates
+would be for ever."""
 _RETRY_AFTER_S = 0.5
 """Lets a service that is being restarted come back; doubled with each attempt."""
 _LOG = logging.getLogger("fairbox.rollout")
 
+Age = Callable[[str], int | None]
+"""Updates of the engine's weights since it had some; None: it is not known to have had them."""
 Record = Callable[[TrajectoryResult, Task], dict[str, Any]]
 """The trajectory as a line of a dump."""
 
@@ -53,6 +59,8 @@ class Player:
     """Attempts beyond the first of a trajectory that the service failed."""
     seed: int | None
     """Makes the seeds of trajectories that bring none."""
+    age: Age = lambda version: 0
+    """Age of the engine's weights."""
 
 
 @dataclass(slots=True)
@@ -65,6 +73,7 @@ class Totals:
     acknowledged: int = 0
     cancelled: int = 0
     resumed: int = 0
+    stale: int = 0
 
 
 class Trajectories:
@@ -149,12 +158,37 @@ class Trajectories:
                     await news.wait()
                     continue
                 with self._kept():
-                    result = await self._store.result(entry.number)
-                if result is not None:
+                    kept = await self._store.result(entry.number)
+                if kept is not None and (result := await self._fresh(entry, *kept)) is not None:
                     yield result
         finally:
             del self._news[delivery]
             self._book.close(delivery)
+
+    async def _fresh(self, entry: BookEntry, result: bytes, task: bytes) -> bytes | None:
+        """The result, if it is not too stale for its trainer. None: it is played again."""
+        wanted = pb.TrajectoryTask.FromString(task)
+        if not wanted.HasField("max_staleness"):
+            return result
+        trajectory = pb.Trajectory.FromString(result)
+        if trajectory.masked:
+            return result
+        versions = {part.weight_version for row in trajectory.rows for part in row.segments if part.sampled}
+        ages = {version: self._player.age(version) for version in versions}
+        if all(age is not None and age <= wanted.max_staleness for age in ages.values()):
+            return result
+        self.totals.stale += 1
+        if entry.stale >= _MOST_STALE:
+            return _too_stale(trajectory, ages)
+        await self._to_its_end(self._again(entry))
+        return None
+
+    async def _again(self, entry: BookEntry) -> None:
+        if not self._book.requeue(entry):
+            return
+        with self._kept():
+            await self._store.requeue(entry.number)  # asked for before anybody can begin it
+        self._begin()
 
     def end_streams(self) -> None:
         """Ends every stream: the service is about to end."""
@@ -270,6 +304,16 @@ class Trajectories:
             self.failure = self.failure or error
             self.end_streams()
             raise
+
+
+def _too_stale(trajectory: pb.Trajectory, ages: Mapping[str, int | None]) -> bytes:
+    """The trajectory, masked."""
+    record = json.loads(trajectory.record_json)
+    error = f"it was too stale {_MOST_STALE + 1} times, the last time with the weights {', '.join(sorted(ages))}"
+    trajectory.masked = True
+    trajectory.ClearField("reward")
+    trajectory.record_json = json.dumps(record | {"masked": True, "score": None, "cause": "INFRA", "error": error})
+    return trajectory.SerializeToString()
 
 
 def _lost(entry: BookEntry, task: Task, error: str) -> TrajectoryResult:

@@ -85,6 +85,7 @@ class TrajectoryTask(google.protobuf.message.Message):
     DATA_SOURCE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     TEMPERATURE_FIELD_NUMBER: builtins.int
+    MAX_STALENESS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """The trainer's own name for it, by which it is safe to submit it again: 1 to 128 characters of visible ASCII, once for each
     tenant. It is remembered after the trajectory was acknowledged, for at least the last 200,000 of them.
@@ -105,6 +106,11 @@ class TrajectoryTask(google.protobuf.message.Message):
     """Makes its sampling repeatable, up to 2^63 - 1. Unset: one made from the service's own seed."""
     temperature: builtins.float
     """Temperature of its sampling, from 0, which is greedy, to 10. Unset: the service's own."""
+    max_staleness: builtins.int
+    """Most updates of the weights (UpdateWeights) between those that sampled its oldest ids and those that the engine has when it
+    is streamed, up to 1,000. One that is staler is played again from its beginning, up to three times, and is masked after
+    that. Weights of more than 1,000 updates ago are not known, and stale. Unset: any.
+    """
     @property
     def prompt(self) -> global___Prompt:
         """A prompt that is in no data of the service. The environment scores it by `ground_truth`; tools get no options."""
@@ -121,9 +127,12 @@ class TrajectoryTask(google.protobuf.message.Message):
         data_source: builtins.str = ...,
         seed: builtins.int | None = ...,
         temperature: builtins.float | None = ...,
+        max_staleness: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "data_source", b"data_source", "ground_truth", b"ground_truth", "group", b"group", "id", b"id", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_staleness", b"_max_staleness", "_seed", b"_seed", "_temperature", b"_temperature", "max_staleness", b"max_staleness", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_staleness", b"_max_staleness", "_seed", b"_seed", "_temperature", b"_temperature", "data_source", b"data_source", "ground_truth", b"ground_truth", "group", b"group", "id", b"id", "max_staleness", b"max_staleness", "problem", b"problem", "problem_digest", b"problem_digest", "prompt", b"prompt", "seed", b"seed", "task", b"task", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_staleness", b"_max_staleness"]) -> typing.Literal["max_staleness"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
@@ -554,6 +563,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     SECURITY_FIELD_NUMBER: builtins.int
     PAUSED_S_FIELD_NUMBER: builtins.int
     ENGINE_BUSY_S_FIELD_NUMBER: builtins.int
+    STALE_TOTAL_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     uptime_s: builtins.float
@@ -586,6 +596,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     """Seconds until the engine's pause is over. 0: it is not paused."""
     engine_busy_s: builtins.float
     """Seconds in which the engine sampled, since the start of this process."""
+    stale_total: builtins.int
+    """Trajectories that were staler than `max_staleness` when they were to be streamed, since the start of this process."""
     @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantTrajectories]:
         """Tenants that have trajectories here, by name; a token of a tenant sees that one alone."""
@@ -615,9 +627,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
         paused_s: builtins.float = ...,
         engine_busy_s: builtins.float = ...,
+        stale_total: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "engine_busy_s", b"engine_busy_s", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "paused_s", b"paused_s", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "cancelled_total", b"cancelled_total", "concurrency", b"concurrency", "ended_total", b"ended_total", "engine_busy_s", b"engine_busy_s", "environment", b"environment", "masked_total", b"masked_total", "max_trajectories", b"max_trajectories", "model", b"model", "paused_s", b"paused_s", "problems", b"problems", "resumed_total", b"resumed_total", "retried_total", b"retried_total", "security", b"security", "stale_total", b"stale_total", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "weight_version", b"weight_version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -151,11 +152,13 @@ class Tier:
             scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)
             record = partial(record_of, step=1, model=engine.model_name, decode=self.chat.decode_plain)
             book = TrajectoryBook(concurrency=concurrency, max_trajectories=max_trajectories)
-            player = Player(loop.at, scoring, ProblemSet(self.problems), record, journal, retries, 7)
             guards = ServerSecurity(security or ServerSecuritySettings())
             guard = guards.port(ACCESS, needs=Role.CLIENT, setting="listen")
 
-            async with EngineControl(engine, kept) as control, Trajectories(kept, book, player) as trajectories:
+            async with EngineControl(engine, kept) as control, contextlib.AsyncExitStack() as stack:
+                problems = ProblemSet(self.problems)
+                player = Player(loop.at, scoring, problems, record, journal, retries, 7, control.age)
+                trajectories = await stack.enter_async_context(Trajectories(kept, book, player))
                 service = RolloutService(
                     trajectories,
                     problems=player.problems,

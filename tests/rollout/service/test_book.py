@@ -29,7 +29,7 @@ class Simulated:
 
     def step(self) -> None:
         actions = (self.submit, self.begin, self.begin, self.end, self.end, self.open, self.close, self.give)
-        self.draws.choice((*actions, self.give, self.acknowledge, self.cancel))()
+        self.draws.choice((*actions, self.give, self.acknowledge, self.cancel, self.requeue))()
         self.check()
 
     def submit(self) -> None:
@@ -79,6 +79,16 @@ class Simulated:
             assert entry in ended
             self.given[stream, entry.number] += 1
             assert self.given[stream, entry.number] == 1
+
+    def requeue(self) -> None:
+        ended = [entry for entry in self.here.values() if entry.place is Place.ENDED]
+        if ended:
+            entry = self.draws.choice(ended)
+            assert self.book.requeue(entry)
+            assert not self.book.requeue(entry)
+            assert entry.place is Place.QUEUED
+            for stream in self.streams.values():
+                self.given.pop((stream, entry.number), None)
 
     def some(self) -> tuple[str, list[str]]:
         tenant = self.draws.choice(TENANTS)

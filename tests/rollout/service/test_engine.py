@@ -145,3 +145,16 @@ async def test_weights_that_are_gone_are_said_and_are_no_reason_to_end(
     kept = await store.weights()
     assert kept is not None
     assert kept.version == "step-1"
+
+
+async def test_the_age_of_weights_is_known_over_processes(
+    engine: Engine, store: TrajectoryStore, tmp_path: Path
+) -> None:
+    async with EngineControl(engine, store) as control:
+        assert control.age("scripted") == control.age("whatever it has") == 0
+        for version in ("1", "2", "2", "3"):
+            await control.update(tmp_path, version)
+        ages = {each: control.age(each) for each in ("scripted", "1", "2", "3", "unheard of")}
+        assert ages == {"scripted": 3, "1": 2, "2": 1, "3": 0, "unheard of": None}
+    async with EngineControl(engine, store) as control:
+        assert {each: control.age(each) for each in ages} == ages

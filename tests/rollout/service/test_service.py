@@ -27,6 +27,7 @@ from rollout.service import (
     RolloutTask,
     SubmissionRefused,
 )
+from rollout.service.engine import EngineControl
 from rollout.service.service import RolloutService
 from rollout.v1 import rollout_pb2 as pb
 from rollout.v1 import rollout_pb2_grpc
@@ -393,6 +394,44 @@ async def test_weights_are_named_in_what_they_sampled(tier: Tier, tmp_path: Path
         with pytest.raises(FieldErrors, match="folder has 5001 characters, must have at most 4096"):
             await rollouts.update_weights("/" + "x" * 5000, version="8")
     assert {segment.weight_version for segment in result.trajectory.segments} == {None, "step-7"}
+
+
+async def ended(served: Served, count: int) -> None:
+    async with asyncio.timeout(60):
+        while served.trajectories.totals.ended < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_staler_than_its_trainer_takes_is_played_again(tier: Tier, tmp_path: Path) -> None:
+    bounds = {"any": None, "two": 2, "one": 1, "none": 0}
+    asked = [RolloutTask(name, problem=0, seed=1, max_staleness=most) for name, most in bounds.items()]
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.submit(asked)
+        await ended(served, 4)
+        for version in ("1", "2"):
+            await rollouts.update_weights(str(tmp_path), version=version)
+    async with tier.process() as served, served.client() as rollouts:
+        found = await taken(rollouts, 4)
+        assert served.trajectories.totals.stale == 2
+        await gone(served)
+    sampled = {name: {part.weight_version for part in each.trajectory.segments} for name, each in found.items()}
+    old, new = {None, "scripted"}, {None, "2"}
+    assert sampled == {"any": old, "two": old, "one": new, "none": new}
+    # But for who sampled it, it is what it was.
+    assert len({each.trajectory.response_ids for each in found.values()}) == 1
+
+
+async def test_what_is_always_too_stale_is_masked_in_the_end(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineControl, "age", lambda *_: None)
+    async with tier.process() as served, served.client() as rollouts:
+        await rollouts.submit([RolloutTask("t", problem=0, max_staleness=1000)])
+        (result,) = (await taken(rollouts, 1)).values()
+        assert served.trajectories.totals.stale == 4
+        with pytest.raises(FieldErrors, match=r"tasks\[0\].max_staleness is 1001, must be at most 1000"):
+            await rollouts.submit([RolloutTask("u", problem=0, max_staleness=1001)])
+    assert result.masked
+    assert (result.cause, result.reward) == (Cause.INFRA, None)
+    assert result.error == "it was too stale 4 times, the last time with the weights scripted"
 
 
 async def test_another_problem_in_the_place_of_one_is_not_played(tier: Tier) -> None:

@@ -35,8 +35,16 @@ async def test_everything_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
             ("a", Place.ENDED),
         ]
         assert await store.task(2) == task("b")
-        assert await store.result(3) == b"result of c"
+        assert await store.result(3) == (b"result of c", task("c").task)
         assert await store.result(4) is None
+        await store.requeue(3)
+        await store.requeue(4)  # it is gone
+        assert await store.result(3) is None
+        assert [(entry.id, entry.place) for entry in await store.entries()] == [
+            ("b", Place.QUEUED),
+            ("c", Place.QUEUED),
+            ("a", Place.ENDED),
+        ]
         assert [entry.id for entry in await store.add("t", [task(name) for name in "abcde"])] == ["e"]
 
 
