@@ -62,6 +62,8 @@ _LARGEST = 8 << 20
 """Bytes of the largest result that is kept: longer ones would hold the interpreter for milliseconds."""
 _WAITING_BYTES = 64 << 20
 """Most bytes of results that wait for the disk. One that comes when it is that far behind is not kept."""
+_SOON_S = 0.05
+"""Ends of so long are written together. What ended since is lost with a process that is killed."""
 _WITHIN_S = 10.0
 """A disk that has not answered by then has failed; no run waits for it any longer."""
 
@@ -100,6 +102,7 @@ class ResultsFile:
         """Changes that wait for the disk. Both threads use it."""
         self._asked_bytes = self._written_bytes = 0
         self._count = self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._failure = ""
         self._earlier: list[Earlier] = []
         self._restored = 0
@@ -113,6 +116,8 @@ class ResultsFile:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             async with asyncio.timeout(_WITHIN_S):
                 await asyncio.shield(self._run(self._close))
@@ -155,7 +160,12 @@ class ResultsFile:
     def _soon(self, change: _Change) -> None:
         if not self._failure:
             self._changes.append(change)
-            self._thread.submit(self._commit)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_SOON_S, self._commit_soon)
+
+    def _commit_soon(self) -> None:
+        self._timer = None
+        self._thread.submit(self._commit)
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
