@@ -17,6 +17,7 @@ from typing import Self
 
 from executor_service import Cause
 from fairbox.config import setting
+from fairbox.errors import FieldErrors
 from fairbox.gathering import all_of
 from rollout.cleanup import to_its_end
 from rollout.engines.base import SamplingParams
@@ -27,11 +28,14 @@ from rollout.loop.task import Task
 from rollout.service import RolloutClient, RolloutServiceError, RolloutTask, SubmissionRefused
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
+from rollout.v1 import rollout_pb2 as pb
 
 _AWAY_S = 600.0
 """A service that can't be reached for so long has failed; it may be on its way to another machine."""
 _ROOM_S = 600.0
 """Longest wait for room at a service that other runs fill."""
+_ASK_EVERY_S = 60.0
+"""Seconds until a trajectory is submitted again: a service that lost its disk has it then, and says what is gone."""
 _CANCEL_S = 10.0
 _UNACKNOWLEDGED = 256
 """Trajectories that it may send ahead: each is acknowledged when it comes."""
@@ -68,31 +72,39 @@ class ServicePlayer:
         await self._client.__aexit__(None, None, None)
 
     async def play(self, tasks: Sequence[Task], temperature: float) -> list[TrajectoryResult]:
-        """One trajectory of each, in order. Raises FieldErrors for a prompt that the service refuses."""
+        """One trajectory of each, in order. Those that the service refuses, or can't be asked for, are masked."""
         return await all_of(self._one(index, task, temperature) for index, task in enumerate(tasks))
 
     async def _one(self, index: int, task: Task, temperature: float) -> TrajectoryResult:
         name = f"{self._prefix}-{next(self._numbers)}"
         future: asyncio.Future[TrajectoryResult] = asyncio.get_running_loop().create_future()
         self._waiting[name] = future
+        asked = _asked(name, task, temperature)
         try:
-            await self._submit(_asked(name, task, temperature))
-            self._read()
-            result = await future
+            while not future.done():
+                submission = await self._submit(asked)
+                self._read()
+                if name in submission.gone and not future.done():
+                    raise RolloutServiceError("somebody cancelled the trajectory at the rollout service")
+                await asyncio.wait([future], timeout=_ASK_EVERY_S)
+            result = future.result()
         except RolloutServiceError as error:
             _LOG.warning("%s is masked: %s", task.where, error)
-            return _masked(index, task, str(error))
+            return _masked(index, task, str(error), Cause.INFRA)
+        except FieldErrors as error:
+            _LOG.error("%s is left out: %s", task.where, error)
+            return _masked(index, task, str(error), Cause.TASK)
         finally:
             if self._waiting.pop(name, None) is not None:
                 await to_its_end(self._cancel(name))
         return replace(result, uid=task.uid, index=index)
 
-    async def _submit(self, task: RolloutTask) -> None:
+    async def _submit(self, task: RolloutTask) -> pb.SubmitTrajectoriesResponse:
         until = asyncio.get_running_loop().time() + _ROOM_S
         while True:
             try:
-                await self._client.submit([task])  # the client asks again while the service is away
-                return
+                # Again is safe: it has an id. The client asks again while the service is away.
+                return await self._client.submit([task])
             except SubmissionRefused as refused:
                 if asyncio.get_running_loop().time() >= until:
                     raise
@@ -111,7 +123,7 @@ class ServicePlayer:
                     if future is not None and not future.done():
                         future.set_result(trajectory.result)
                     await stream.acknowledge(trajectory.id)
-        except RolloutServiceError as error:
+        except (RolloutServiceError, FieldErrors) as error:
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(error)
@@ -134,7 +146,8 @@ def _asked(name: str, task: Task, temperature: float) -> RolloutTask:
     )
 
 
-def _masked(index: int, task: Task, error: str) -> TrajectoryResult:
+def _masked(index: int, task: Task, error: str, cause: Cause) -> TrajectoryResult:
+    infra = cause is Cause.INFRA
     return TrajectoryResult(
         trajectory_id="",
         uid=task.uid,
@@ -143,9 +156,10 @@ def _masked(index: int, task: Task, error: str) -> TrajectoryResult:
         messages=task.messages,
         tool_calls=(),
         state=RequestState.FAILED,
-        stop_reason=StopReason.INFRA,
-        cause=Cause.INFRA,
+        stop_reason=StopReason.INFRA if infra else StopReason.BAD_PROMPT,
+        cause=cause,
         turns=0,
         sampling=SamplingParams(),
         error=error,
+        unscored=not infra,
     )

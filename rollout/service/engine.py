@@ -101,6 +101,7 @@ class EngineControl:
             await self._engine.update_weights(DiskWeights(Path(kept.folder)), version=kept.version)
         except (FieldErrors, EngineUnavailable) as error:
             has = self._engine.weight_version
+            self._before.append(has)
             _LOG.warning("weights %r can't be restored, the engine has %r: %s", kept.version, has, error)
 
     async def _end(self) -> None:

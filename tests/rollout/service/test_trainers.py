@@ -123,6 +123,24 @@ async def test_whoever_stops_waiting_has_nothing_played(tier: Tier, make: Make) 
         await close_shared()
 
 
+async def test_what_the_service_refuses_or_somebody_cancels_is_masked(
+    tier: Tier, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout.interop.service._ASK_EVERY_S", 0.2)
+    tier.delay_s = 600
+    async with tier.process() as served, served.client() as other:
+        rows = batch(2)
+        rows["prompts"][0] = [{"role": "poet", "content": "!"}]
+        generating = asyncio.create_task(make(served.address, mask_groups=False).generate(rows))
+        while not served.engine.requests:
+            await asyncio.sleep(0.01)
+        assert await other.cancel([entry.id for entry in served.trajectories._book.running.values()]) == 1
+        output = await generating
+        await close_shared()
+    assert output["stop_reasons"] == ["bad_prompt", "infra"]
+    assert not any(any(mask) for mask in output["loss_masks"])
+
+
 async def test_what_trainer_and_service_have_otherwise_is_told(tier: Tier, make: Make) -> None:
     async with tier.process() as served:
         with pytest.raises(ConfigError, match="top_p or top_k is set"):
