@@ -263,7 +263,8 @@ def test_a_bad_setting_is_one_sentence() -> None:
     settings |= {f"cgroups={each}": f"cgroups is {each!r}, must be auto, none or a path" for each in ("non", "/../x")}
     settings |= {f"toolchains=/usr:{folder}:": f"toolchains has {folder!r}, must be" for folder in UNSEEN}
     for said in each_refused(settings):
-        assert said.count("\n") == 1, said
+        # A machine with little memory says before how much programs can have.
+        assert len([line for line in said.splitlines() if " INFO " not in line]) == 1, said
 
 
 async def test_a_killed_zygote_is_started_again_and_programs_go_on() -> None:

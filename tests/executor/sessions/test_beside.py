@@ -180,7 +180,8 @@ async def test_a_service_may_write_on_when_many_commands_have_come_after_it(shel
 
 
 async def test_so_many_run_at_once_and_no_more(shell: Session) -> None:
-    running = [asyncio.create_task(beside(shell, "while [ ! -e go ]; do sleep 0.1; done")) for _ in range(MOST)]
+    waits = "while [ ! -e go ]; do sleep 1; done"  # seldom, and for long: all are to run at once on a slow machine too
+    running = [asyncio.create_task(beside(shell, waits, timeout=300)) for _ in range(MOST)]
     while len(await shells(shell)) < MOST:
         await asyncio.sleep(0.1)
     with pytest.raises(SessionBusy, match=f"runs {MOST} commands beside its shell already"):
