@@ -284,7 +284,9 @@ async def test_what_cannot_run_beside_is_said(executor: ExecutorClient, shell: S
 
 
 async def test_a_level_without_mounts_has_none() -> None:
-    bare = next(each for each in LEVELS if each.landlock)
+    bare = next((each for each in LEVELS if each.landlock), None)
+    if bare is None:
+        pytest.skip("the kernel has no Landlock")
     with bare.running() as server:
         async with ExecutorClient(server.target) as executor, executor.session(language="bash") as shell:
             with pytest.raises(InvalidRequest, match="beside is true, must be false at isolation level landlock"):
