@@ -26,7 +26,7 @@ _OF_ITS_OWN = 1 << 20
 """Bytes from which memory is given back to the system when it is freed: what programs send comes in such pieces. The
 default grows with what is freed, to 32 MiB, and one small object above keeps all of that."""
 _GARBAGE = 10_000
-"""Objects between two collections: a run of a program makes some hundred, a turn some thousand."""
+"""Objects between two collections: a run of a program makes some hundred."""
 
 
 def choose_listener() -> None:

@@ -220,7 +220,7 @@ class JournalFile:
 
 
 def _seen(commit: asyncio.Future[None]) -> None:
-    """Whoever waited for it may have gone; `_failure` tells the others."""
+    """Takes its failure in: those that waited for it may have gone, and `_failure` tells the others."""
     if not commit.cancelled():
         commit.exception()
 

@@ -211,12 +211,18 @@ class TrajectoryBook:
                 return entry
         return None
 
+    def keeps(self, entry: BookEntry) -> bool:
+        """Says whether one that has ended is here still: neither acknowledged nor cancelled, nor played again."""
+        tenant = self._tenants.get(entry.tenant)
+        return tenant is not None and entry.number in tenant.ended
+
     def requeue(self, entry: BookEntry) -> bool:
         """One that has ended is to be played again, before those of its tenant that came later; False: it was
         acknowledged or cancelled meanwhile."""
-        tenant = self._tenants.get(entry.tenant)
-        if tenant is None or tenant.ended.pop(entry.number, None) is None:
+        if not self.keeps(entry):
             return False
+        tenant = self._tenants[entry.tenant]
+        del tenant.ended[entry.number]
         if tenant.delivery is not None:  # which may be another one than that for which it is too stale
             tenant.delivery.given.discard(entry.number)
             with contextlib.suppress(ValueError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -159,7 +159,11 @@ class Trajectories:
                     continue
                 with self._kept():
                     kept = await self._store.result(entry.number)
-                if kept is not None and (result := await self._fresh(entry, *kept)) is not None:
+                if kept is None or (result := await self._fresh(entry, *kept)) is None:
+                    continue
+                if self._book.keeps(
+                    entry
+                ):  # meanwhile it may have been cancelled, or acknowledged by an earlier stream
                     yield result
         finally:
             del self._news[delivery]
@@ -167,19 +171,13 @@ class Trajectories:
 
     async def _fresh(self, entry: BookEntry, result: bytes, task: bytes) -> bytes | None:
         """The result, if it is not too stale for its trainer. None: it is played again."""
-        wanted = pb.TrajectoryTask.FromString(task)
-        if not wanted.HasField("max_staleness"):
-            return result
-        trajectory = pb.Trajectory.FromString(result)
-        if trajectory.masked:
-            return result
-        versions = {part.weight_version for row in trajectory.rows for part in row.segments if part.sampled}
-        ages = {version: self._player.age(version) for version in versions}
-        if all(age is not None and age <= wanted.max_staleness for age in ages.values()):
+        most, versions = await asyncio.to_thread(_bounded, result, task)  # which may be megabytes
+        ages = [self._player.age(version) for version in versions]
+        if all(age is not None and age <= most for age in ages):
             return result
         self.totals.stale += 1
         if entry.stale >= _MOST_STALE:
-            return _too_stale(trajectory, ages)
+            return await asyncio.to_thread(_too_stale, result, versions)
         await self._to_its_end(self._again(entry))
         return None
 
@@ -306,10 +304,21 @@ class Trajectories:
             raise
 
 
-def _too_stale(trajectory: pb.Trajectory, ages: Mapping[str, int | None]) -> bytes:
+def _bounded(result: bytes, task: bytes) -> tuple[int, Set[str]]:
+    """The most staleness that a trajectory may have, and the weights for which that holds: none where anything goes."""
+    wanted = pb.TrajectoryTask.FromString(task)
+    if not wanted.HasField("max_staleness"):
+        return 0, set()
+    trajectory = pb.Trajectory.FromString(result)
+    parts = [] if trajectory.masked else [part for row in trajectory.rows for part in row.segments]
+    return wanted.max_staleness, {part.weight_version for part in parts if part.sampled}
+
+
+def _too_stale(result: bytes, versions: Set[str]) -> bytes:
     """The trajectory, masked."""
+    trajectory = pb.Trajectory.FromString(result)
     record = json.loads(trajectory.record_json)
-    error = f"it was too stale {_MOST_STALE + 1} times, the last time with the weights {', '.join(sorted(ages))}"
+    error = f"it was too stale {_MOST_STALE + 1} times, the last time with the weights {', '.join(sorted(versions))}"
     trajectory.masked = True
     trajectory.ClearField("reward")
     trajectory.record_json = json.dumps(record | {"masked": True, "score": None, "cause": "INFRA", "error": error})

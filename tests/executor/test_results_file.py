@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -175,6 +176,20 @@ async def test_a_full_disk_fails_no_run(small_disk: Path) -> None:
             await results.begin(f"begun-{number}", MARK)
         assert results.status().failure == f"{small_disk}/results.db: database or disk is full"
     assert 0 < len(await earlier(small_disk)) < 40
+
+
+async def test_a_disk_that_hangs_holds_up_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_file, "_WITHIN_S", 0.2)
+    goes_on = threading.Event()
+    try:
+        async with opened(tmp_path) as results:
+            results._thread.submit(goes_on.wait, 60)
+            await results.begin("begun", MARK)
+            assert results.status().failure == f"{tmp_path}/results.db: the disk took more than 0.2 s"
+            results.end("begun", MARK, result())
+            await results.begin("next", MARK)
+    finally:
+        goes_on.set()
 
 
 async def test_results_that_come_faster_than_the_disk_takes_them_are_not_kept(

@@ -84,7 +84,9 @@ class Simulated:
         ended = [entry for entry in self.here.values() if entry.place is Place.ENDED]
         if ended:
             entry = self.draws.choice(ended)
+            assert self.book.keeps(entry)
             assert self.book.requeue(entry)
+            assert not self.book.keeps(entry)
             assert not self.book.requeue(entry)
             assert entry.place is Place.QUEUED
             for stream in self.streams.values():

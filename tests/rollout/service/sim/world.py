@@ -1,7 +1,8 @@
 """A rollout service over many lives on a disk that fails, and the trainer that uses it, on virtual time.
 
 Real: the store, the journal and their SQLite, the book, the trajectories, the loop, the templates. Scripted: engine and
-tools. Simulated: time, threads, the wire, and how each life ends. A life that is killed runs no line more.
+tools. Simulated: time, threads, the wire, and how each life ends. What is left of a life that was
+killed ends later, on files that nobody reads any more.
 
 The trainer does what the client does: it submits again what has not come whenever its stream begins, and passes over
 what it has had.
