@@ -90,7 +90,7 @@ class EngineSettings:
     kind: str = setting(
         "transformers",
         choices=_KINDS,
-        help="transformers: in this process; sglang: servers at urls, or launched; vllm: the one at urls.",
+        help="transformers: in this process; sglang: servers at urls, or launched; vllm: those at urls.",
     )
     device: str = setting("cpu", help="transformers: device of torch: cpu, cuda, cuda:1.")
     max_batch: int = setting(16, above=0, help="transformers: rows that are decoded at once.")
@@ -102,7 +102,7 @@ class EngineSettings:
     queue_timeout_s: float = setting(
         600.0, above=0, help="Longest wait of a turn in the engine's queue, seconds; then the cause is INFRA."
     )
-    urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000]; of vllm one alone.")
+    urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000].")
     launch: LaunchSettings = setting(factory=LaunchSettings, help="sglang: servers that the run starts and ends.")
     router_url: str | None = setting(
         None, help="sglang: address of a router that places the turns; urls are behind it."
@@ -130,8 +130,6 @@ class EngineSettings:
                 raise ConfigError(f"engine.{name} is set, which has no meaning with engine.launch.replicas")
         if self.kind != "transformers" and not self.urls and not self.launch.replicas:
             raise ConfigError("engine.urls is empty, must hold the address of each server, like [http://HOST:30000]")
-        if self.kind == "vllm" and len(self.urls) > 1:
-            raise ConfigError(f"engine.urls holds {len(self.urls)} addresses, must be one with engine.kind=vllm")
         if len(set(self.urls)) != len(self.urls):
             raise ConfigError(f"engine.urls holds an address twice: {', '.join(sorted(self.urls))}")
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.extras import require
@@ -16,7 +17,7 @@ from rollout.config import EngineSettings, LaunchSettings
 from rollout.engines.base import Engine
 from rollout.engines.replicas.replicated import ReplicatedEngine
 from rollout.engines.vllm.api import LogprobsMode
-from rollout.engines.weights import Interrupt, WeightedEngine
+from rollout.engines.weights import Interrupt, Replica, WeightedEngine
 from rollout.ray.cluster import ray_cluster
 
 _EXTRAS = {
@@ -83,12 +84,14 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
 def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
     from rollout.engines.vllm.engine import VllmEngine
 
-    return VllmEngine(
-        settings.urls[0],
-        vocab_size=vocabulary_of(model_dir),
-        logprobs_mode=LogprobsMode(settings.logprobs_mode),
-        api_key=_api_key(settings.api_key_file) or "",
-    )
+    vocab_size, api_key = vocabulary_of(model_dir), _api_key(settings.api_key_file) or ""
+
+    def engine(url: str) -> Replica:
+        mode = LogprobsMode(settings.logprobs_mode)
+        made = VllmEngine(url, vocab_size=vocab_size, logprobs_mode=mode, api_key=api_key)
+        return cast("Replica", made)  # nobody changes or pauses it: see TAKE_WEIGHTS
+
+    return ReplicatedEngine({url: engine(url) for url in settings.urls})
 
 
 def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
@@ -108,8 +111,7 @@ def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
 
     if settings.router_url is not None:
         return engine(settings.router_url, tuple(settings.urls))
-    if len(settings.urls) == 1:
-        return engine(settings.urls[0])
+    # One server too: turns wait while it is started again, and it gets the weights of now before it gets turns.
     return ReplicatedEngine({url: engine(url) for url in settings.urls})
 
 

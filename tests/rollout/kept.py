@@ -12,6 +12,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+async def listens(address: str) -> None:
+    """Returns when somebody does."""
+    host, _, port = address.rpartition(":")
+    while True:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            return
+        await asyncio.sleep(0.1)
+
+
 class KeptProcess:
     """`async with KeptProcess(words).kept() as process`. It is started again unless it ends by itself, with 0."""
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
         (["sampling.seed=-5"], "sampling.seed is -5"),
         (["engine.max_batch=0"], "engine.max_batch is 0, must be positive"),
         (["engine.kind=tgi"], "engine.kind is 'tgi', must be one of: transformers, sglang, vllm"),
-        (["engine.kind=vllm", "engine.urls=[http://a:1,http://b:1]"], "engine.urls holds 2 addresses, must be one"),
+        (["engine.kind=vllm", "engine.urls=[http://a:1,http://a:1]"], "engine.urls holds an address twice: http://a:1"),
         (["engine.kind=vllm", "engine.urls=[http://a:1]"], "params.temperature is 0.5, must be 0 or 1"),
         (["engine.kind=vllm", "engine.urls=[http://a:1]", "engine.interrupt=finish"], "engine.interrupt is set, which"),
         (["engine.interrupt=stop"], "engine.interrupt is 'stop', must be one of: continue, finish"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from rollout.engine_choice import make_engine, vocabulary_of
 from rollout.engines import EngineUnavailable, ReplicatedEngine
 from rollout.engines.local.engine import TransformersEngine
 from rollout.engines.sglang.engine import SglangEngine
-from rollout.engines.vllm.engine import VllmEngine
 from rollout.training import Policy, PolicySettings
 
 
@@ -26,18 +26,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_each_kind_is_made(folder: Path) -> None:
     assert isinstance(make_engine(EngineSettings(), folder), TransformersEngine)
-    single = make_engine(EngineSettings(kind="sglang", urls=["http://a:1/"]), folder)
-    assert isinstance(single, SglangEngine)
-    assert (single.url, single.vocab_size) == ("http://a:1", 9)
     behind = make_engine(EngineSettings(kind="sglang", router_url="http://r:1", urls=["http://a:1"]), folder)
     assert isinstance(behind, SglangEngine)
-    assert behind.url == "http://r:1"
-    several = make_engine(EngineSettings(kind="sglang", urls=["http://a:1", "http://b:1"]), folder)
-    assert isinstance(several, ReplicatedEngine)
-    assert [view.name for view in several.replicas()] == ["http://a:1", "http://b:1"]
-    other = make_engine(EngineSettings(kind="vllm", urls=["http://a:1"]), folder)
-    assert isinstance(other, VllmEngine)
-    assert other.vocab_size == 9
+    assert (behind.url, behind.vocab_size) == ("http://r:1", 9)
+    for kind, urls in itertools.product(("sglang", "vllm"), (["http://a:1"], ["http://a:1", "http://b:1"])):
+        placed = make_engine(EngineSettings(kind=kind, urls=urls), folder)
+        assert isinstance(placed, ReplicatedEngine)
+        assert [view.name for view in placed.replicas()] == urls
 
 
 def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
-from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
+from rollout.config import EngineSettings
+from rollout.engine_choice import make_engine
+from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, ReplicatedEngine, SamplingParams
 from rollout.engines.http import EventSplitter
+from rollout.engines.replicas import placement
 from rollout.engines.vllm.api import LogprobsMode, TurnReader, check_exact, completion_body, longest_context
 from rollout.engines.vllm.engine import VllmEngine
 
@@ -136,12 +140,15 @@ def test_model_is_the_only_one() -> None:
             longest_context(body)
 
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
 @contextlib.asynccontextmanager
-async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[VllmEngine]:
-    """An engine whose server answers completions with `answer`: HTTP as it can go, not vLLM."""
+async def listening(answer: Answer, serves: Callable[[], str] = lambda: "m") -> AsyncIterator[str]:
+    """Address of a server that answers completions with `answer`: HTTP as it can go, not vLLM."""
 
     async def models(_: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
+        return web.json_response({"data": [{"id": serves(), "max_model_len": 64}]})
 
     application = web.Application()
     application.router.add_get("/v1/models", models)
@@ -151,10 +158,15 @@ async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]])
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        async with VllmEngine(f"http://127.0.0.1:{runner.addresses[0][1]}", vocab_size=100) as engine:
-            yield engine
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def served(answer: Answer) -> AsyncIterator[VllmEngine]:
+    async with listening(answer) as url, VllmEngine(url, vocab_size=100) as engine:
+        yield engine
 
 
 async def test_turn_comes_over_http_and_statistics_return_to_zero() -> None:
@@ -245,6 +257,36 @@ async def test_broken_and_missing_servers_are_unavailable() -> None:
             await engine.generate(request())
     with pytest.raises(EngineUnavailable, match=r"http://127\.0\.0\.1:1/v1/models: Connection refused; start"):
         await VllmEngine("http://127.0.0.1:1", vocab_size=10).__aenter__()
+
+
+async def test_several_servers_are_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that one fails is sampled by another; one that comes back with another model gets none."""
+    for name in ("PROBE_BACKOFF_S", "PROBE_EVERY_S"):
+        monkeypatch.setattr(placement, name, 0.05)
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}))
+    asked, models = dict[str, int](), {"a": "m", "b": "m"}
+
+    def server(name: str) -> contextlib.AbstractAsyncContextManager[str]:
+        async def answer(_: web.Request) -> web.StreamResponse:
+            asked[name] = asked.get(name, 0) + 1
+            return web.Response(status=503) if name == "a" and models["a"] == "m" else web.Response(body=TURN)
+
+        return listening(answer, lambda: models[name])
+
+    async with (
+        server("a") as a,
+        server("b") as b,
+        make_engine(EngineSettings(kind="vllm", urls=[a, b]), tmp_path) as engine,
+    ):
+        assert isinstance(engine, ReplicatedEngine)
+        assert (await engine.generate(request())).ids == (7, 8, 9, STOP)
+        assert asked == {"a": 1, "b": 1}
+        models["a"] = "another"
+        async with asyncio.timeout(20):
+            while "serves another with 64 tokens, not m with 64 as before" not in engine.replicas()[0].last_error:
+                await asyncio.sleep(0.01)
+        await asyncio.gather(*(engine.generate(request()) for _ in range(8)))
+    assert asked == {"a": 1, "b": 9}
 
 
 @pytest.fixture

@@ -120,6 +120,15 @@ class VllmEngine:
     def statistics(self) -> EngineStatistics:
         return self._figures.statistics(running=self._running)
 
+    async def check_health(self, *, timeout_s: float = 5.0) -> str:
+        """The version of its weights, which is always the same. Raises EngineUnavailable for a server that does not
+        answer, or serves another model than before."""
+        model, tokens = longest_context(await self._http.get("/v1/models", timeout_s=timeout_s))
+        if (model, tokens) != (self._model, self._max_model_tokens):
+            served = f"{model} with {tokens} tokens, not {self._model} with {self._max_model_tokens}"
+            raise EngineUnavailable(f"{self._http.url}: serves {served} as before")
+        return _WEIGHTS
+
     async def _read(self, request: GenerationRequest, reader: TurnReader, flight: _Flight) -> bool:
         """Reads the turn; whether its time was over before it ended."""
         body = completion_body(request, model=self.model_name)

@@ -45,6 +45,8 @@ PROBLEMS = [
     Task(f"u{number}", ({"role": "user", "content": f"What is {number}?"},), str(number), "test", f"here:{number}")
     for number in range(4)
 ]
+VOCABULARY = 49152
+"""Ids of the tests' tokenizer."""
 
 
 class Echo(ScriptedTool):
@@ -127,6 +129,10 @@ class Tier:
                 self.held -= 1
         return Reward(float(result.final_text == f"#### {task.ground_truth}"), {"turns": float(result.turns)})
 
+    def engine(self) -> ScriptedEngine:
+        """Engine of a process: in it, if no other method says otherwise."""
+        return ScriptedEngine(self.tokenizer, self.script, vocab_size=VOCABULARY, delay_s=self.delay_s)
+
     @asynccontextmanager
     async def process(
         self,
@@ -141,12 +147,12 @@ class Tier:
         """A process of the service, until the block is left."""
         goes_on = (self.folder / NAME).exists()
         async with (
+            self.engine() as engine,
             TrajectoryStore(self.folder, Durability.PROCESS) as kept,
             open_journal(self.folder, Durability.PROCESS, None if goes_on else {}) as journal,
         ):
             assert journal is not None
             await journal.begin(None)
-            engine = ScriptedEngine(self.tokenizer, self.script, vocab_size=49152, delay_s=self.delay_s)
             loop = AgentLoop(engine, self.chat, Toolbox([self.tool]), NO_LIMITS, SamplingParams(), journal=journal)
             clock = MonotonicClock()
             scoring = Scoring(self.score, timeout_s=60, retries=retries, clock=clock, journal=journal)

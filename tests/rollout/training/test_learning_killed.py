@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from fairbox.net.ports import free_ports
 from rollout import stack as stacks
 from rollout.stack import LocalStack
-from tests.rollout.kept import KeptProcess
+from tests.rollout.kept import KeptProcess, listens
 from tests.rollout.services import LAZY
 from tests.rollout.training.test_learning import LAST, LEARNED, lines
 
@@ -25,13 +26,15 @@ pytestmark = [pytest.mark.train, pytest.mark.soak, pytest.mark.timeout(3600)]
 STEPS = 20
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 EVERY_S = 5.0
+"""Where a service starts faster than that; nobody gets anywhere whose end comes before his beginning."""
 
 
 async def kill(
-    stack: LocalStack, processes: dict[str, KeptProcess], draws: random.Random, kills: collections.Counter[str]
+    stack: LocalStack, processes: dict[str, KeptProcess], every_s: float, kills: collections.Counter[str]
 ) -> None:
+    draws = random.Random(1)
     while True:
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(every_s)
         victim = draws.choice([*processes, "limiter", "executor_service"])
         if victim in processes:
             kills[victim] += processes[victim].kill()
@@ -70,10 +73,11 @@ async def test_a_policy_learns_although_one_process_is_killed_every_five_seconds
             ],
             ONE_THREAD,
         )
+        began = time.monotonic()
         async with service.kept(), trainer.kept() as training:
-            killing = asyncio.create_task(
-                kill(stack, {"service": service, "trainer": trainer}, random.Random(1), kills)
-            )
+            await listens(target)
+            every_s = max(EVERY_S, time.monotonic() - began)
+            killing = asyncio.create_task(kill(stack, {"service": service, "trainer": trainer}, every_s, kills))
             await asyncio.wait([training, killing], return_when=asyncio.FIRST_COMPLETED)
             killing.cancel()
             await asyncio.wait([killing])
