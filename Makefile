@@ -39,6 +39,8 @@ SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py tests/rollout/page tests/roll
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
+# The row `landlock` has the kernel of Debian's machines, in an emulator (qemu-system-x86, busybox-static, cpio, kmod).
+ON_LANDLOCK := tests/kernel tests/executor/test_stopped_server.py tests/executor/adversarial
 # Homes on NFS are tried by suites that keep something on disk.
 NFS_TESTS := tests/kernel/test_nfs.py tests/rollout/journal/test_store.py tests/rollout/service/test_store.py \
   tests/executor/images/test_store.py
@@ -217,7 +219,7 @@ test-cluster: $(VENV)/.dev  ## Apply k8s/ to the cluster that KUBECONFIG names, 
 
 # Two kernels at once: each has one processor.
 test-kernel: $(VENV)/.dev  ## Test the executor on another Linux with control groups of version 2 (Debian's user-mode-linux, root)
-	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=on-kernel/%) nfs-on-kernel/nfs-root nfs-on-kernel/nfs
+	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=on-kernel/%) nfs-on-kernel/nfs-root nfs-on-kernel/nfs on-landlock
 
 test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, three minutes
 	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=core-on-kernel/%)
@@ -228,11 +230,14 @@ $(KERNEL_ROWS:%=on-kernel/%): on-kernel/%:
 $(KERNEL_ROWS:%=core-on-kernel/%): core-on-kernel/%:
 	@tests/kernel/boot.sh $* -q tests/kernel
 
+on-landlock:
+	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh landlock -m "kernel or not soak" $(ON_LANDLOCK)
+
 nfs-on-kernel/%:
 	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter nfs-root,$*),tests/kernel/test_nfs.py,$(NFS_TESTS))
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

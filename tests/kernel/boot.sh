@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
-# Runs pytest on another kernel: Debian's user-mode Linux (6.1 or 6.12), started as a process, with control groups of version 2
-# and this machine's files. It has one CPU and no Landlock, and a Python starts several times more slowly there.
+# Runs pytest on another kernel, with control groups of version 2 and this machine's files: Debian's user-mode Linux (6.1 or
+# 6.12), started as a process, with one CPU and without Landlock; or, in the row `landlock`, the kernel that Debian's machines
+# have, in an emulator, with two CPUs and an old Landlock. A Python starts several times more slowly there.
 # usage: tests/kernel/boot.sh ROW ARGUMENTS-OF-PYTEST...
-# with KERNEL (linux.uml), KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s), KERNEL_ROUNDS (1): how often each bomb is set off.
+# with KERNEL (linux.uml, or a folder that debian.sh made), KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s),
+# KERNEL_ROUNDS (1): how often each bomb is set off.
 # Rows: root | delegated: an ordinary user in a group that is its own | systemd: one with a systemd of its own | user: in
 # a group that is not its own | no-namespaces: the same where user.max_user_namespaces is 0 | no-sysadmin: root without
-# CAP_SYS_ADMIN | nfs: a user whose home and folders of tests are on NFS, and nfs-root: root, who may not enter that home.
+# CAP_SYS_ADMIN | landlock: a user without namespaces whose kernel has Landlock
+# nfs: a user whose home and folders of tests are on NFS, and nfs-root: root, who may not enter that home.
 set -eu
 cd "$(dirname "$0")/../.."
 row=$1; shift
 kernel=${KERNEL:-linux.uml}
-command -v "$kernel" >/dev/null || { echo "$0: there is no $kernel (Debian: user-mode-linux)"; exit 2; }
+[ "$row" != landlock ] || [ -n "${KERNEL:-}" ] || { kernel=$PWD/.tests-kernel; tests/kernel/debian.sh "$kernel"; }
+if [ -d "$kernel" ]; then
+    emulator=qemu-system-x86_64 files=/usr/lib/qemu/virtiofsd modules=$kernel/lib/modules disk=/dev/vda
+    command -v $emulator >/dev/null || { echo "$0: there is no $emulator (Debian: qemu-system-x86)"; exit 2; }
+else
+    modules=/usr/lib/uml/modules disk=/run/disk
+    command -v "$kernel" >/dev/null || { echo "$0: there is no $kernel (Debian: user-mode-linux)"; exit 2; }
+fi
 case $row in
     root | nfs-root) become="" ;;
-    delegated | systemd | user | no-namespaces | nfs) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
+    delegated | systemd | user | no-namespaces | landlock | nfs) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
     no-sysadmin) become="setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin" ;;
     *) echo "$0: there is no row $row"; exit 2 ;;
 esac
@@ -34,8 +44,10 @@ cat >"$folder/init" <<I
 #!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 export PYTHONDONTWRITEBYTECODE=1 FAIRBOX_KERNEL_ROW=$row FAIRBOX_TEST_SLOWNESS=6 FAIRBOX_TEST_DISK=/usr/local/games
+[ $row != landlock ] || export EXECUTOR_ISOLATION=landlock {EXECUTOR,FAIRBOX_UP}_MIN_ISOLATION=landlock FAIRBOX_TEST_LANDLOCK=2
 export FAIRBOX_KERNEL_ROUNDS=${KERNEL_ROUNDS:-1} HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run
+[ $disk != /dev/vda ] || mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm; chmod 1777 /tmp /dev/shm
 mount -t cgroup2 -o nsdelegate groups /sys/fs/cgroup
@@ -43,9 +55,10 @@ mount -t cgroup2 -o nsdelegate groups /sys/fs/cgroup
 mkdir /sys/fs/cgroup/service
 echo +memory +pids +cpu >/sys/fs/cgroup/cgroup.subtree_control
 echo \$\$ >/sys/fs/cgroup/service/cgroup.procs
-mkdir -p /run/modules/lib; ln -s /usr/lib/uml/modules /run/modules/lib/modules
-! command -v modprobe || modprobe -d /run/modules overlay # for workspaces and images
-mknod /run/disk b 98 0; mount -t ext4 /run/disk /usr/local/games
+mkdir -p /run/modules/lib; ln -s $modules /run/modules/lib/modules
+! command -v modprobe || modprobe -d /run/modules -a overlay virtio_blk # for workspaces and images; the disk
+[ -b $disk ] || mknod $disk b 98 0
+mount -t ext4 $disk /usr/local/games
 for n in {1..40}; do head -c 9000 /dev/zero >/usr/local/games/small-\$n; done
 for n in 1 2 3; do head -c 12M /dev/zero >/usr/local/games/large-\$n; done; sync
 [ $row != delegated ] || chown 1000 /sys/fs/cgroup/service{,/cgroup.procs,/cgroup.subtree_control,/cgroup.threads}
@@ -58,7 +71,7 @@ if [ $row = systemd ]; then
     (echo \$BASHPID >/sys/fs/cgroup/service/manager/cgroup.procs; exec $become /lib/systemd/systemd --user) &>$folder/systemd &
     until [ -S \$XDG_RUNTIME_DIR/systemd/private ]; do sleep 0.1; done
 fi
-[ $row != no-namespaces ] || echo 0 >/proc/sys/user/max_user_namespaces
+[ $row != no-namespaces -a $row != landlock ] || echo 0 >/proc/sys/user/max_user_namespaces
 # What lies in root's home is the tests' own here: a checkout, an interpreter.
 n=0; for each in $(printf '%q ' "$PWD" "$prefix"); do
     mkdir -p /run/kept/\$((++n)); mount --bind \$each /run/kept/\$n
@@ -84,8 +97,19 @@ echo \$? >$folder/rc
 sync; halt -f -p
 I
 chmod 755 "$folder" "$folder/init"
-timeout -k 10 "${KERNEL_TIMEOUT:-900}" "$kernel" mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs \
-    rootflags=/ rw init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
+memory=${KERNEL_MEMORY:-3G}
+if [ -d "$kernel" ]; then
+    $files --socket-path="$folder/files" -o source=/ -o cache=always -o sandbox=chroot -o announce_submounts &>"$folder/served" &
+    until [ -S "$folder/files" ]; do sleep 0.1; done
+    set -- $emulator -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -nographic -nic none -no-reboot \
+        -object "memory-backend-memfd,id=memory,size=$memory,share=on" -numa node,memdev=memory \
+        -chardev "socket,id=files,path=$folder/files" -device vhost-user-fs-pci,chardev=files,tag=host \
+        -drive "file=$folder/disk,if=virtio,format=raw" -kernel "$kernel/vmlinuz" -initrd "$kernel/initrd" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off START=$folder/init"
+else
+    set -- "$kernel" "mem=$memory" ubd0="$folder/disk" rootfstype=hostfs rootflags=/ rw init="$folder/init" con=null con0=null,fd:1
+fi
+timeout -k 10 "${KERNEL_TIMEOUT:-900}" "$@" </dev/null >"$folder/console" 2>&1 || true
 echo "== $row"
 cat "$folder/out" 2>/dev/null || true
 if [ ! -e "$folder/rc" ]; then

@@ -33,7 +33,8 @@ kernels know. Programs of the tests have the interpreter /usr/bin/python3 where 
 
 Kernels of their own, with control groups of version 2 (root, a user with a delegated group, a user without one, no user
 namespaces, no CAP_SYS_ADMIN), are started by `make test-kernel`, which runs the suites of limits, escapes and sessions
-there. `fairbox doctor` says for your machine what holds and what to change.
+there; so is Debian 12's own, Linux 6.1 with version 2 of Landlock, for a user without namespaces. `fairbox doctor` says
+for your machine what holds and what to change.
 """
 
 

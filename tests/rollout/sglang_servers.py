@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,3 +39,17 @@ def on_cpu(model: Path, *, replicas: int = 1, restarts: int = 0, **env: str) -> 
         env=_ENV | {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"} | env,
         restarts=restarts,
     )
+
+
+def listener(url: str) -> int:
+    """The process that listens at `url`."""
+    port = int(url.rpartition(":")[2])
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                for file in (process / "fd").iterdir():
+                    if str(file.readlink())[8:-1] in inodes:
+                        return int(process.name)
+    raise AssertionError(f"nobody listens at {url}")

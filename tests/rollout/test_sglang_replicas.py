@@ -28,7 +28,7 @@ from tests.rollout.engine_contract import (
     running,
     with_weights,
 )
-from tests.rollout.sglang_servers import on_cpu, sglang_python
+from tests.rollout.sglang_servers import listener, on_cpu, sglang_python
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -72,20 +72,6 @@ async def both_ready(engine: ReplicatedEngine) -> None:
     async with asyncio.timeout(600):
         while not all(view.up for view in engine.replicas()):
             await asyncio.sleep(0.1)
-
-
-def listener(url: str) -> int:
-    """The process that listens at `url`."""
-    port = int(url.rpartition(":")[2])
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):
-                for file in (process / "fd").iterdir():
-                    if str(file.readlink())[8:-1] in inodes:
-                        return int(process.name)
-    raise AssertionError(f"nobody listens at {url}")
 
 
 async def test_nothing_is_lost_when_a_server_is_killed_and_it_comes_back_with_the_wanted_weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from executor_service import ExecutorClient, Limits, Outcome
+from tests.executor.servers import SLOWNESS
 
 SECRET = "server-secret-7c2e"
 """In the environment of every server under attack."""
@@ -22,7 +23,7 @@ def call(name, *args):
     if result == -1: raise OSError(ctypes.get_errno(), str(name))
     return result
 """
-LONG = Limits(wall_time_s=60)
+LONG = Limits(wall_time_s=60 * SLOWNESS)
 """For programs that do more than a busy machine does in the usual time."""
 
 

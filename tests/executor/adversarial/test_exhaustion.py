@@ -10,6 +10,7 @@ from executor_service import Cause, ExecutionResult, ExecutorClient, FileStatus,
 from executor_service.guest.walls import landlock
 from tests.executor.adversarial.attempts import MARKER, printed, table
 from tests.executor.levels import Level
+from tests.executor.servers import SLOWNESS
 
 MIB = 1 << 20
 
@@ -277,7 +278,8 @@ try:
 @pytest.mark.parametrize("name", KERNEL_OBJECTS)
 async def test_kernel_objects_are_bounded(executor: ExecutorClient, name: str) -> None:
     code = f"x = []\n{KERNEL_OBJECTS[name]}\nexcept (OSError, MemoryError): print('bounded', flush=True)\nos._exit(0)"
-    result = await contained(executor, code, Limits(open_files=128, wall_time_s=60, memory_bytes=256 * MIB))
+    limits = Limits(open_files=128, wall_time_s=60 * SLOWNESS, memory_bytes=256 * MIB)
+    result = await contained(executor, code, limits)
     assert result.stdout.data == b"bounded\n" or result.outcome is Outcome.MEMORY_LIMIT, result
 
 

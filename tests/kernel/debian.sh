@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Lays a kernel of Debian's and what it needs to start from this machine's files into a folder: vmlinuz, initrd, modules.
+# usage: tests/kernel/debian.sh FOLDER [PACKAGE]     (PACKAGE: linux-image-cloud-amd64, or one that depends on a kernel)
+set -eu
+folder=$1 package=${2:-linux-image-cloud-amd64}
+[ ! -e "$folder/.done" ] || exit 0
+[ -x /bin/busybox ] && command -v cpio depmod >/dev/null || { echo "$0: Debian's busybox-static, cpio, kmod are needed"; exit 2; }
+rm -rf "$folder"; mkdir -p "$folder"; cd "$folder"
+chmod 755 .
+image=$(apt-cache depends --important "$package" | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$/\1/p' | head -1)
+apt-get download -qq "${image:-$package}" 2>/dev/null
+dpkg-deb -x linux-image-*.deb unpacked && rm linux-image-*.deb
+version=$(basename unpacked/lib/modules/*)
+mv unpacked/boot/vmlinuz-* vmlinuz; mv unpacked/lib .; rm -r unpacked
+depmod -b . "$version"
+mkdir -p start/bin start/modules start/dev start/host
+cp /bin/busybox start/bin
+modprobe -d . -S "$version" --show-depends virtiofs >names
+modprobe -d . -S "$version" --show-depends virtio_pci >>names
+sed -n 's/^insmod //p' names | awk '!seen[$0]++' | while read -r module; do
+    cp "$module" start/modules; basename "$module" >>start/order
+done
+cat >start/init <<'I'
+#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+while read module; do /bin/busybox insmod /modules/$module; done </order
+/bin/busybox mount -t virtiofs host /host
+exec /bin/busybox switch_root /host $START
+I
+chmod 755 start/init
+(cd start && find . | cpio --quiet -o -H newc | gzip -1) >initrd
+rm -r start names; touch .done
