@@ -141,8 +141,8 @@ try:
 except OSError as error: pass
 time.sleep(1)
 me = os.getpid()
-for pid in range(2, 40000):
-    if pid in (me, os.getppid()): continue
+# Those that began at the same moment, and the first.
+for pid in {*range(2, 1000), *range(max(2, me - 2000), me + 2000)} - {me, os.getppid()}:
     try: os.kill(pid, 0); print("reached", pid)
     except ProcessLookupError: pass
     except PermissionError: pass
