@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import grpc
@@ -150,11 +152,30 @@ class ServiceReplica:
         self.forget(response.gone)
         return response
 
-    async def submit_again(self) -> None:
-        """Submits what has not come: it does nothing for what is there still. Raises AioRpcError."""
-        for tasks in _batches(list(self._outstanding.values())):
+    async def submit_again(self, answered: Callable[[], None]) -> None:
+        """Submits what has not come: it does nothing for what is there still. What it has no room for now waits, for as
+        long as a service that is away is waited for. Calls `answered` after each answer. Raises AioRpcError and
+        SubmissionRefused."""
+        waiting, most, patience = deque(self._outstanding.values()), MAX_TASKS, self.patience()
+        while waiting:
+            tasks = batch(waiting, most)
             request = pb.SubmitTrajectoriesRequest(tasks=tasks, tenant=self._tenant)
-            response = await self.stub.SubmitTrajectories(request, timeout=CALL_S)
+            try:
+                response = await self.stub.SubmitTrajectories(request, timeout=CALL_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                answered()
+                most = len(tasks) // 2
+                if not most:  # all of a request, or none
+                    most = 1
+                    await patience.after(error, room=True)
+                continue
+            answered()
+            patience.answered()
+            most = min(2 * most, MAX_TASKS)
+            for _ in tasks:
+                waiting.popleft()
             self.forget(response.gone)
             self.lost += response.accepted
             if response.accepted:
@@ -171,15 +192,13 @@ def _not_sent(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.INTERNAL and (error.details() or "").startswith(_NOT_SENT)
 
 
-def _batches(tasks: Sequence[pb.TrajectoryTask]) -> Iterator[Sequence[pb.TrajectoryTask]]:
-    """As many of them at a time as one request may have."""
-    batch: list[pb.TrajectoryTask] = []
+def batch(tasks: Iterable[pb.TrajectoryTask], most: int) -> list[pb.TrajectoryTask]:
+    """The first tasks, at least one and at most `most`, with no more bytes than one request that submits some again."""
+    found: list[pb.TrajectoryTask] = []
     size = 0
-    for task in tasks:
+    for task in islice(tasks, most):
         size += task.ByteSize()
-        if batch and (len(batch) == MAX_TASKS or size > _AGAIN_BYTES):
-            yield batch
-            batch, size = [], task.ByteSize()
-        batch.append(task)
-    if batch:
-        yield batch
+        if found and size > _AGAIN_BYTES:
+            break
+        found.append(task)
+    return found

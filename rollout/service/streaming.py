@@ -100,6 +100,8 @@ class _ReplicaStream:
         self._opened = False
         """True behind `open`, which must be first; acknowledgements may come then."""
         self._ahead: asyncio.Task[pb.Trajectory] | None = None
+        self._submitting: asyncio.Task[None] | None = None
+        """The task that submits again what a service that has begun anew may have lost."""
         self._closing = False
 
     def ahead(self) -> asyncio.Task[pb.Trajectory]:
@@ -160,12 +162,23 @@ class _ReplicaStream:
         await call.write(pb.StreamTrajectoriesRequest(open=self._opening))
         if ("rollout-stream", "open") in tuple(await call.initial_metadata() or ()):
             self._opened = True
-            await self._replica.submit_again()
-            self._patience.answered()
+            work = self._replica.submit_again(self._patience.answered)
+            self._submitting = asyncio.create_task(work, name=f"what {self._replica.target} may have lost")
 
     async def _read(self) -> pb.Trajectory:
+        """Raises what submitting again raises: what came meanwhile makes room, so that one does not wait for the
+        other."""
         assert self._call is not None
-        response = await self._call.read()
+        reading = asyncio.ensure_future(self._call.read())
+        try:
+            if self._submitting is not None:
+                await asyncio.wait([reading, self._submitting], return_when=asyncio.FIRST_COMPLETED)
+                if self._submitting.done():
+                    submitting, self._submitting = self._submitting, None
+                    submitting.result()
+            response = await reading
+        finally:
+            _let_go(reading)
         if response is grpc.aio.EOF:
             raise RolloutServiceError(f"the stream has ended: {await self._call.details()}")
         return cast("pb.StreamTrajectoriesResponse", response).trajectory
@@ -180,5 +193,14 @@ class _ReplicaStream:
 
     def _leave(self) -> None:
         call, self._call, self._opened = self._call, None, False
+        submitting, self._submitting = self._submitting, None
         if call is not None:
             call.cancel()
+        if submitting is not None:
+            _let_go(submitting)
+
+
+def _let_go(task: asyncio.Future[Any]) -> None:
+    """Ends it, if it has not ended; nobody asks for its result any more."""
+    if not task.cancel() and not task.cancelled():
+        task.exception()

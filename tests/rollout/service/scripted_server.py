@@ -39,7 +39,7 @@ class Logged(Tier):
 
 
 class ScriptedServer:
-    """What fairbox asks of a server, but for weights."""
+    """Serves all that fairbox asks of sglang, but for weights."""
 
     def __init__(self, folder: Path) -> None:
         tokenizer = HubTokenizer(find_model("smollm2"))

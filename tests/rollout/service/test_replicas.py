@@ -16,7 +16,8 @@ from fairbox.errors import FieldErrors
 from fairbox.net.ports import free_ports
 from rollout.loop import TrajectoryResult
 from rollout.service import RolloutClient, RolloutServiceUnavailable, RolloutTask, SubmissionRefused
-from rollout.service.replica import _batches
+from rollout.service.replica import batch
+from rollout.service.requests import MAX_TASKS
 from rollout.v1 import rollout_pb2 as pb
 from tests.rollout.service.serving import PROBLEMS, Served, Tier, essence
 
@@ -203,9 +204,12 @@ def test_what_is_submitted_again_fits_into_requests() -> None:
     small = [pb.TrajectoryTask(id=str(n), problem=0) for n in range(2_500)]
     large = [pb.TrajectoryTask(id=str(n), ground_truth="x" * (1 << 20)) for n in range(70)]
     for tasks, sizes in ((small, [1000, 1000, 500]), (large, [31, 31, 8]), ([], [])):
-        batches = list(_batches(tasks))
-        assert [task for batch in batches for task in batch] == tasks
-        assert [len(batch) for batch in batches] == sizes
+        batches, left = [], tasks
+        while left:
+            batches.append(batch(left, MAX_TASKS))
+            left = left[len(batches[-1]) :]
+        assert [task for each in batches for task in each] == tasks
+        assert [len(each) for each in batches] == sizes
 
 
 @pytest.mark.parametrize("target", ["", "a:1,", "a:1, a:1"])

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.train, pytest.mark.soak, pytest.mark.timeout(3600)]
 STEPS = 20
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 EVERY_S = 5.0
-"""Where a service starts faster than that; nobody gets anywhere whose end comes before his beginning."""
+"""Seconds between kills, unless a service takes longer to start: nobody gets anywhere who ends before he begins."""
 
 
 async def kill(

@@ -153,8 +153,13 @@ async def test_a_service_that_ends_and_comes_again_loses_nothing(tier: Tier) -> 
     assert set(tier.sampled.values()) == {1}
 
 
-async def test_a_service_that_lost_its_disk_is_asked_again(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [100, 1])
+async def test_a_service_that_lost_its_disk_is_asked_again(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Room that it has not is waited for."""
     monkeypatch.setattr(module, "_ASK_EVERY_S", 0.2)
+    monkeypatch.setattr("rollout.service.service._FULL_RETRY_S", 0.05)
     address = f"127.0.0.1:{free_port()}"
     tier.hold = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
@@ -166,7 +171,7 @@ async def test_a_service_that_lost_its_disk_is_asked_again(tier: Tier, monkeypat
         tier.hold.set()
         for path in tier.folder.iterdir():
             path.unlink()
-        async with tier.process(address=address):
+        async with tier.process(address=address, max_trajectories=room):
             assert len(await asked) == 3
             await stack.aclose()
 
