@@ -141,11 +141,12 @@ async def played(folder: Path, seed: int | None, least: int) -> tuple[dict[str, 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3 * 3600)
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_whoever_is_killed_whenever_everything_comes_once_as_if_nobody_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(stacks, "MOST_RESTARTS", 10**6)
-    found, kills = await played(tmp_path / "killed", 1, LEAST)
+    found, kills = await played(tmp_path / "killed", seed, LEAST)
     assert kills.total() >= KILLS
     assert len(found) > LEAST + 3 * CONCURRENCY  # they came meanwhile
     wanted, _ = await played(tmp_path / "undisturbed", None, len(found))
