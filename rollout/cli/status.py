@@ -1,4 +1,4 @@
-"""`fairbox status`: what limiter and executors are doing."""
+"""`fairbox status`: what limiter, executors and rollout services are doing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
@@ -15,29 +16,46 @@ from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.net.serving import run_service, until_stopped
 from rollout.stack import STARTS_SERVICES
-from rollout.status import as_tables, ask, is_complete, nothing_listens
+from rollout.watch.status import as_tables, ask, is_complete, nothing_listens
 
 
 @dataclass(frozen=True)
-class StatusConfig:
-    """Settings of `fairbox status`."""
+class Asked:
+    """Settings of commands that ask services what they do."""
 
     limiter: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service; empty: don't ask it.")
     executor: str = setting("127.0.0.1:50051", help="Addresses of executors, separated by commas; empty: ask none.")
-    json: bool = setting(False, help="One JSON object instead of lines to read.")
+    rollout: str = setting("", help="Addresses of rollout services, separated by commas; empty: ask none.")
     timeout_s: float = setting(5.0, least=0.1, most=600, help="The longest wait for each answer, seconds.")
 
     @property
     def executors(self) -> list[str]:
-        """The addresses one by one."""
+        """Addresses of executors, one by one."""
         return [part.strip() for part in self.executor.split(",") if part.strip()]
+
+    @property
+    def rollouts(self) -> list[str]:
+        """Addresses of rollout services, one by one."""
+        return [part.strip() for part in self.rollout.split(",") if part.strip()]
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
-        if not self.limiter and not self.executors:
-            raise ConfigError("limiter and executor are both empty, so that there is nobody to ask")
-        if len(set(self.executors)) != len(self.executors):
-            raise ConfigError(f"executor is {self.executor!r}, which names one address twice")
+        if not self.limiter and not self.executors and not self.rollouts:
+            raise ConfigError("limiter, executor and rollout are empty, so that there is nobody to ask")
+        for name, addresses in (("executor", self.executors), ("rollout", self.rollouts)):
+            if len(set(addresses)) != len(addresses):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, which names one address twice")
+
+    async def ask(self) -> dict[str, Any]:
+        """The answers, as `rollout.watch.status.ask` gives them."""
+        return await ask(self.limiter, self.executors, self.rollouts, timeout_s=self.timeout_s)
+
+
+@dataclass(frozen=True)
+class StatusConfig(Asked):
+    """Settings of `fairbox status`."""
+
+    json: bool = setting(False, help="One JSON object instead of lines to read.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     complete = [True]
 
     async def show() -> None:
-        found = await ask(config.limiter, config.executors, timeout_s=config.timeout_s)
+        found = await config.ask()
         complete[:] = [is_complete(found)]
         if config.json:
             print(json.dumps(found))

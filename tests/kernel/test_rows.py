@@ -103,7 +103,7 @@ async def test_bombs(executor: ExecutorClient) -> None:
                     wrong.append((code, result))
             said = f"{len(wrong)} of {done * len(BOMBS)} bombs not held, {most / MIB:.2f} MiB at most"
             print(said, flush=True)  # noqa: T201 - how near the bar
-        assert (await neighbour.run("print(kept)")).stdout.text == "42\n"
+            assert (await neighbour.run("print(kept)")).stdout.text == "42\n"
     assert len(wrong) <= (0 if GROUPS else len(BOMBS) * ROUNDS // 100), wrong
 
 

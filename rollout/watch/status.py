@@ -1,4 +1,4 @@
-"""Asks a limiter and executors what they are doing, and shows the answers to people and to programs.
+"""Asks a limiter, executors and rollout services what they are doing, and shows the answers to people and to programs.
 
 Every call has a deadline. Who does not answer becomes one sentence.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -25,10 +25,12 @@ from fairbox.net.channels import open_channel
 from fairbox.net.grpc_errors import why_unavailable
 from fairbox.security import ClientSecurity, client_security
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
+from rollout.v1 import rollout_pb2, rollout_pb2_grpc
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub as Executor
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as LimiterAdmin
+    from rollout.v1.rollout_pb2_grpc import RolloutServiceAsyncStub as Rollout
 
 T = TypeVar("T")
 
@@ -50,11 +52,13 @@ class _NoAnswerError(FairboxError):
     """A call that failed; the text says how."""
 
 
-async def ask(limiter: str, executors: Sequence[str], *, timeout_s: float) -> dict[str, Any]:
+async def ask(
+    limiter: str, executors: Sequence[str], rollouts: Sequence[str] = (), *, timeout_s: float
+) -> dict[str, Any]:
     """Asks everybody at once. Never fails: who does not answer has a `problem`.
 
     `limiter` is the address of its admin service; empty: it is not asked. TLS and tokens are those of the environment
-    (`fairbox.security.client_security`): an operator's for the limiter, a client's or else an operator's for executors.
+    (`fairbox.security.client_security`): an operator's for the limiter, a client's or an operator's for the others.
     Names are as in the protos, defaults filled in; 64-bit numbers are strings, as protobuf's JSON has them.
     """
     operator, client = client_security(admin=True), client_security()
@@ -63,19 +67,28 @@ async def ask(limiter: str, executors: Sequence[str], *, timeout_s: float) -> di
     answers = await asyncio.gather(
         *([_ask_limiter(limiter, operator, timeout_s)] if limiter else []),
         *(_ask_executor(target, client, timeout_s) for target in executors),
+        *(_ask_rollouts(target, client, timeout_s) for target in rollouts),
     )
-    return {"limiter": answers.pop(0) if limiter else None, "executors": answers}
+    first = answers.pop(0) if limiter else None
+    return {"limiter": first, "executors": answers[: len(executors)], "rollouts": answers[len(executors) :]}
+
+
+def everybody(found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(what it is, its answer) of all that were asked."""
+    if found["limiter"] is not None:
+        yield "limiter", found["limiter"]
+    yield from (("executor", each) for each in found["executors"])
+    yield from (("rollout service", each) for each in found["rollouts"])
 
 
 def is_complete(found: Mapping[str, Any]) -> bool:
     """Says whether everybody answered."""
-    return not any(each["problem"] for each in (found["limiter"], *found["executors"]) if each is not None)
+    return not any(answer["problem"] for _, answer in everybody(found))
 
 
 def nothing_listens(found: Mapping[str, Any]) -> bool:
     """Says whether somebody's machine was reached, and refused the connection."""
-    asked = (found["limiter"], *found["executors"])
-    return any("Connection refused" in each["problem"] for each in asked if each is not None)
+    return any("Connection refused" in answer["problem"] for _, answer in everybody(found))
 
 
 async def _ask_limiter(target: str, security: ClientSecurity, timeout_s: float) -> dict[str, Any]:
@@ -109,6 +122,17 @@ async def _ask_executor(target: str, security: ClientSecurity, timeout_s: float)
         return found | {"status": _plain(status), "sessions": [_plain(each) for each in listed.sessions]}
 
 
+async def _ask_rollouts(target: str, security: ClientSecurity, timeout_s: float) -> dict[str, Any]:
+    async with open_channel(target, security=security) as channel:
+        stub = cast("Rollout", rollout_pb2_grpc.RolloutServiceStub(channel))
+        found: dict[str, Any] = {"target": target, "problem": "", "status": None}
+        try:
+            request = rollout_pb2.GetStatusRequest()
+            return found | {"status": _plain(await _answer(stub.GetStatus(request, timeout=timeout_s), timeout_s))}
+        except _NoAnswerError as error:
+            return found | {"problem": f"rollout service on {target} {error}"}
+
+
 async def _answer(call: Awaitable[T], timeout_s: float) -> T:
     try:
         return await call
@@ -136,18 +160,16 @@ def _plain(message: Message) -> dict[str, Any]:
 def as_tables(found: Mapping[str, Any]) -> RenderableType:
     """Every answer, for a person: a line for each field, and for each entry of a list."""
     parts: list[RenderableType] = []
-    for kind, answer in (("limiter", found["limiter"]), *(("executor", each) for each in found["executors"])):
-        if answer is None:
-            continue
+    for kind, answer in everybody(found):
         if answer["problem"]:
             parts.append(Text(answer["problem"], "red"))
             continue
         parts.append(Text(f"{kind} on {answer['target']}", "bold"))
         if answer.get("leader"):
             parts.append(Text(f"standing by; it {answer['leader']}", "yellow"))
-        listed = "leases" if kind == "limiter" else "sessions"
         # The number of sessions, in an executor's status, makes room for the sessions themselves.
-        parts.append(_table(answer["status"] | {listed: answer[listed]}))
+        listed = {name: answer[name] for name in ("leases", "sessions") if name in answer}
+        parts.append(_table(answer["status"] | listed))
     return Group(*parts)
 
 
@@ -175,11 +197,11 @@ def _line(name: str, value: Any) -> str:
     if isinstance(value, float) and name.endswith("_at_s"):
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, float) and name.endswith("_s"):
-        return _span(value) if not name.endswith("_per_s") else f"{value:.1f}"
+        return span(value) if not name.endswith("_per_s") else f"{value:.1f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration with as many digits as matter."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
