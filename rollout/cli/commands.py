@@ -6,7 +6,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from fairbox.errors import EXIT_USAGE
@@ -32,9 +33,11 @@ def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> in
     return code
 
 
-def with_first(argv: Sequence[str], setting: str) -> list[str]:
-    """The first word, if it is no setting, is the value of this one."""
+def with_first(argv: Sequence[str], setting: str, *, flags: Collection[str] = ()) -> list[str]:
+    """The first word, if it is no setting, is the value of this one. `flags` before it are words without a value."""
     words = list(argv)
+    before = list(takewhile(lambda word: word in flags, words))
+    words = words[len(before) :] + before
     if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
         words[0] = f"{setting}={words[0]}"
     return words

@@ -150,11 +150,21 @@ def _spans(turns: Any) -> list[list[float]]:
     return [[_seconds(each, key) for key in ("began_s", "sampled_s", "answered_s")] for each in known[:_MAX_SPANS]]
 
 
-def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None) -> Path:
+def files_of(path: Path) -> list[Path]:
+    """Files that the page of the run or dump at `path` is made of; some may not exist."""
+    folder = _dump_in(path)
+    home = _home(folder)
+    return [*folder.steps, home / TRAINING, home / SUMMARY]
+
+
+def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None, *, live: str = "") -> Path:
     """Writes the page of the run or dump at `path`; the page's path, which is `report.html` beside the run unless `to`
-    names another. Raises ConfigError if there are no steps, and FairboxError if a file can't be read or written."""
-    steps = path / _ROLLOUTS  # of a training run, whose evaluations may be newer
-    folder = DumpFolder(steps if steps.is_dir() and (path / TRAINING).is_file() else path)
+    names another. Raises ConfigError if there are no steps, and FairboxError if a file can't be read or written.
+
+    `live`: the page will be served, and asks its server's /stamp from time to time; another answer means that there is
+    more.
+    """
+    folder = _dump_in(path)
     if not folder.steps:
         raise ConfigError(f"path is {str(folder.path)!r}, which has no steps yet")
     home = _home(folder)
@@ -168,13 +178,18 @@ def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None)
                 reader = _Reader(parts)
                 for step in folder.steps:
                     reader.read(step)
-                facts = _facts(home, reader, tokenizer)
+                facts = _facts(home, reader, tokenizer) | {"live": live}
                 _write(to, unfinished, parts, reader, facts)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise FairboxError(f"{to}: can't be written: {error.strerror or error}") from None
     return to
+
+
+def _dump_in(path: Path) -> DumpFolder:
+    steps = path / _ROLLOUTS  # of a training run, whose evaluations may be newer
+    return DumpFolder(steps if steps.is_dir() and (path / TRAINING).is_file() else path)
 
 
 def _write(to: Path, unfinished: Path, parts: PartWriter, reader: _Reader, facts: dict[str, Any]) -> None:
@@ -209,6 +224,7 @@ def _rendered(title: str, facts: Mapping[str, Any], index: list[bytes], texts: I
         program=program,
         # A program that ours adds may run if there are parts to load; any other may not, in no case.
         program_hash=_hash(program) + ("" if texts is not None else " 'strict-dynamic'"),
+        live=bool(facts["live"]),
         facts=pack(finite_json(facts)).decode("ascii"),
         index=(each.decode("ascii") for each in index),
         parts=texts or (),

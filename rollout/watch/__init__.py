@@ -1,1 +1,1 @@
-"""What limiter, executors, rollout services and a training run are doing now: asked for, and said."""
+"""Asks limiter, executors and rollout services what they are doing now, and says it."""

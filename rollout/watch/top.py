@@ -23,7 +23,7 @@ IDLE = 0.1
 MASKED = 0.1
 """Share of the trajectories that have ended from which on masked ones are told of: one now and then is nothing."""
 _BAR = 5
-"""Characters."""
+"""Characters of a bar."""
 _FIGURES = ("reward", "masked", "policy_loss", "approx_kl", "entropy", "grad_norm", "time/rollouts_s", "time/update_s")
 """Figures of a training step that are shown, where it has them."""
 
@@ -51,11 +51,11 @@ class _Change:
     seconds: float
 
     def count(self, name: str) -> float | None:
-        """How much more a counter has now."""
+        """Difference of a counter; None: it is not known."""
         return float(self.now[name]) - float(self.before[name]) if self.before else None
 
     def per_s(self, name: str) -> str:
-        """The same, each second, as text."""
+        """The difference each second, as text."""
         return _rate(self.count(name), self.seconds)
 
     def outcomes(self) -> dict[str, float]:
@@ -75,7 +75,7 @@ def screen(now: Moment, before: Moment | None) -> RenderableType:
 
 
 def wrong(now: Moment, before: Moment | None) -> list[str]:
-    """What somebody should look at, a sentence for each."""
+    """A sentence for each thing that somebody should look at."""
     sentences = [answer["problem"] for _, answer in everybody(now.found) if answer["problem"]]
     if (limiter := now.found["limiter"]) is not None and limiter["status"] is not None:
         sentences += _wrong_limiter(limiter)

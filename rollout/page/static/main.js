@@ -165,6 +165,15 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+// A page that is served asks whether there is more, and is read again when its reader wants that.
+function watch() {
+  byId("more").addEventListener("click", () => location.assign(`/${location.hash}`));
+  setInterval(async () => {
+    const stamp = await fetch("/stamp", { cache: "no-store" }).then((answer) => answer.text()).catch(() => facts.live);
+    byId("more").hidden = stamp === facts.live;
+  }, 3000);
+}
+
 addEventListener("hashchange", show);
-readIndex().then(show).catch((error) =>
+readIndex().then(show).then(() => facts.live && watch()).catch((error) =>
   byId("main").replaceChildren(el("p", { class: "warning" }, `The page can't be read: ${error.message}`)));
