@@ -325,6 +325,11 @@ class ExecutionResult:
         """True if the program ended by itself with exit code 0."""
         return self.outcome is Outcome.FINISHED
 
+    def _repr_html_(self) -> str:
+        from executor_service.html import result_html  # for notebooks alone
+
+        return result_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Workspace:

@@ -139,3 +139,8 @@ class TrajectoryResult:
         """The assistant's last turn; empty when there is none."""
         last = self.messages[-1] if self.messages else {"role": "", "content": ""}
         return last["content"] if last["role"] == "assistant" else ""
+
+    def _repr_html_(self) -> str:
+        from rollout.loop.html import trajectory_html  # for notebooks alone
+
+        return trajectory_html(self)

@@ -138,3 +138,14 @@ def test_lines_that_are_no_records_are_named(tmp_path: Path, text: str, problem:
         list(read_dump(tmp_path / "1.jsonl"))
     with pytest.raises(DumpError, match="No such file"):
         list(read_dump(tmp_path / "2.jsonl"))
+
+
+def test_a_trajectory_is_shown_in_a_notebook() -> None:
+    hostile = "</pre><script>alert(1)</script>"
+    messages = ({"role": "user", "content": hostile}, {"role": "<b>", "content": "long " * 1000})
+    shown = result([1, 2], sampled([4, 5]), reward=0.5, messages=messages)._repr_html_()
+    assert shown.startswith("<div><p><b>reward 0.5, answered, 1 turns, cause POLICY</b>")
+    assert "<script" not in shown
+    assert "<details><summary><small>&lt;b&gt;, 5,000 characters</small></summary>" in shown
+    masked = result([1, 2], sampled([4]), infra=True)._repr_html_()
+    assert "<b>reward none, infra, 1 turns, cause INFRA, masked</b>" in masked
