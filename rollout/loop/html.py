@@ -15,7 +15,7 @@ _MOST = 50_000
 
 
 def trajectory_html(result: TrajectoryResult) -> str:
-    """How it ended, and its conversation, as a fragment of HTML."""
+    """Its end and its conversation, as a fragment of HTML."""
     reward = "none" if result.reward is None else f"{result.reward.value:.4g}"
     facts = [f"reward {reward}", str(result.stop_reason), f"{result.turns} turns", f"cause {result.cause}"]
     if result.masked:
