@@ -68,13 +68,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_step(run: str) -> dict[str, Any]:
-    """Figures of the last whole line of a run's metrics; empty: it has none yet."""
+    """Figures of the last whole line of a run's metrics; empty: there is none that can be read."""
     try:
         with (Path(run).expanduser() / TRAINING).open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             *lines, _ = file.read().split(b"\n")
-    except FileNotFoundError:
+        found = json.loads(lines[-1]) if lines else {}
+    except (OSError, ValueError):  # the file is not there, or is another program's
         return {}
-    found = json.loads(lines[-1]) if lines else {}
     return found if isinstance(found, dict) else {}

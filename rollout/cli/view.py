@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 def serve(config: ViewConfig) -> int:
     """Serves the page until Ctrl-C; 130 then."""
-    require("web", "gateway", "aiohttp")
+    require("--web", "gateway", "aiohttp")
     from rollout.page.live import LivePage  # an extra's
 
     path = Path(config.path).expanduser()

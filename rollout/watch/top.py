@@ -151,7 +151,8 @@ def _limiter(now: Moment) -> Iterator[Table]:
         held, most = bucket["held"], bucket["effective_limit"]
         waits = span(bucket["oldest_wait_s"]) if bucket["queued"] else ""
         rate = f"{bucket['grants_per_s']:.1f}"
-        table.add_row(bucket["config"]["name"], f"{held}/{most}", _bar(held, most), str(bucket["queued"]), waits, rate)
+        row = (bucket["config"]["name"], f"{held}/{most}", _bar(held, most), str(bucket["queued"]), waits, rate)
+        table.add_row(*map(Text, row))
     yield table
 
 
@@ -162,7 +163,7 @@ def _executors(now: Moment, before: Moment | None) -> Iterator[Table]:
         status, ended = change.now, change.outcomes()
         memory = int(status["running_memory_bytes"]) + int(status["session_memory_bytes"])
         others = ", ".join(f"{count:.0f} {name}" for name, count in sorted(ended.items()) if name != "FINISHED")
-        table.add_row(
+        row = (
             target,
             f"{status['running']}/{status['max_running']}",
             _bar(status["running"], status["max_running"]),
@@ -173,6 +174,7 @@ def _executors(now: Moment, before: Moment | None) -> Iterator[Table]:
             _rate(sum(ended.values()) if change.before else None, change.seconds),
             others,
         )
+        table.add_row(*map(Text, row))
     if table.row_count:
         yield table
 
@@ -186,7 +188,7 @@ def _rollouts(now: Moment, before: Moment | None) -> Iterator[Table]:
             sum(each[name] for each in status["tenants"]) for name in ("queued", "running", "ended")
         )
         busy = change.count("engine_busy_s")
-        table.add_row(
+        row = (
             target,
             status["model"],
             status["weight_version"],
@@ -198,6 +200,7 @@ def _rollouts(now: Moment, before: Moment | None) -> Iterator[Table]:
             str(status["masked_total"]),
             "" if busy is None else f"{min(1.0, busy / change.seconds):.0%}",
         )
+        table.add_row(*map(Text, row))
     if table.row_count:
         yield table
 
@@ -207,12 +210,13 @@ def _training(now: Moment) -> Iterator[Table]:
     if not now.step:
         return
     table = _table("training", "step", *(name.rpartition("/")[2] for name in names))
-    table.add_row(str(now.step["step"]), *(f"{now.step[name]:.4g}" for name in names))
+    table.add_row(str(now.step.get("step", "")), *(f"{now.step[name]:.4g}" for name in names))
     yield table
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    """An empty table. Cells must be Text: as plain strings, names that others chose would be markup."""
+    table = Table(title=Text(title, "bold"), title_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, header_style="dim", overflow="fold", min_width=len(column))
     return table

@@ -161,6 +161,16 @@ def test_what_is_counted_a_second_is_the_difference() -> None:
     assert "2.0" not in shown(later)  # there is no earlier moment
 
 
+def test_names_that_others_chose_are_no_markup() -> None:
+    hostile = "[/x] [red]"
+    now = moment(
+        1.0,
+        limiter={"buckets": [limiter_pb2.BucketStatus(config=limiter_pb2.BucketConfig(name=hostile))]},
+        rollout=tenant(tenant=hostile, ended=1) | {"model": hostile},
+    )
+    assert shown(now).count(hostile) == 3
+
+
 async def top(*words: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rollout.cli", "top", "timeout_s=50", *words), cwd=ROOT, stdout=asyncio.subprocess.PIPE
