@@ -3,10 +3,11 @@
 
 class List {
   // `draw(i)` is the content of line i; `open(i)` is called by Enter and a click; `height` is a line's, in pixels.
+  // With a `head` it is a grid, each line a row of one cell.
   constructor({ label, height, draw, open = () => {}, moved = () => {}, head = null, cls = "" }) {
     Object.assign(this, { height, draw, open, moved, count: 0, cursor: 0, lines: new Map() });
-    this.inner = el("div", { class: "lines", role: "presentation" });
-    this.node = el("div", { class: `list ${cls}`, tabindex: 0, role: "listbox", "aria-label": label,
+    this.inner = el("div", { class: "lines", role: head ? "rowgroup" : "presentation" });
+    this.node = el("div", { class: `list ${cls}`, tabindex: 0, role: head ? "grid" : "listbox", "aria-label": label,
       on: { scroll: () => this.later(), keydown: (event) => this.key(event), click: (event) => this.click(event) } },
         head, this.inner);
     this.head = head;
@@ -43,7 +44,8 @@ class List {
     const fresh = document.createDocumentFragment();
     for (let i = first; i < last; i++) {
       if (this.lines.has(i)) continue;
-      const line = el("div", { class: "line", role: "option", id: `${this.id}-${i}` }, this.draw(i));
+      const drawn = this.head ? el("span", { role: "gridcell" }, this.draw(i)) : this.draw(i);
+      const line = el("div", { class: "line", role: this.head ? "row" : "option", id: `${this.id}-${i}` }, drawn);
       line.style.top = `${i * this.height}px`;
       line.dataset.i = i;
       this.lines.set(i, line);
@@ -107,13 +109,11 @@ function padded(text, width, left) {
 function table({ label, columns, open, sort, sorted, cls }) {
   const grid = columns.map((each) => `${each.width}ch`).join(" ");
   const place = (node) => { node.style.gridTemplateColumns = grid; return node; };
-  const head = place(el("div", { class: "head" }, columns.map((each) => {
-    if (!sorted) return el("span", { class: each.number ? "number" : "" }, each.title);
+  const head = place(el("div", { class: "head", role: "row" }, columns.map((each) => {
     const mark = !each.key ? "" : sort === `-${each.key}` ? " ▾" : sort === each.key ? " ▴" : "";
-    return el("button",
-      { class: each.number ? "number" : "", title: each.help,
-      "aria-label": `sort by ${each.title}${mark && ", sorted"}`,
-      on: { click: () => sorted(each.key) } }, each.title + mark);
+    return el("span", { class: each.number ? "number" : "", role: "columnheader" }, !sorted ? each.title
+      : el("button", { title: each.help, "aria-label": `sort by ${each.title}${mark && ", sorted"}`,
+        on: { click: () => sorted(each.key) } }, each.title + mark));
   })));
   // One text a line, in a font of fixed width: a line of twenty elements would be seen while one scrolls.
   const draw = (i) => columns.map((each) => padded(each.text(i), each.width, each.number)).join("  ");
