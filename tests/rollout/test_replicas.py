@@ -101,6 +101,22 @@ def test_probe_that_fails_alone_is_enough_to_send_no_new_turns() -> None:
     assert balancer.views()[0].last_error == "no answer"
 
 
+def test_it_is_known_for_how_long_no_replica_has_been_ready() -> None:
+    balancer = Balancer("ab", now=5.0)
+    assert balancer.away_s(7.0) == 2.0
+    for name in "ab":
+        balancer.probed(name, None, now=8.0)
+    assert balancer.away_s(9.0) == 0.0
+    balancer.failed("a", "gone", now=10.0)
+    assert balancer.away_s(11.0) == 0.0
+    balancer.probed("b", "gone", now=12.0)
+    balancer.probed("a", "gone", now=14.0)
+    balancer.failed("b", "gone", now=15.0)
+    assert balancer.away_s(16.0) == 4.0
+    balancer.probed("a", None, now=17.0)
+    assert balancer.away_s(18.0) == 0.0
+
+
 def test_turn_goes_to_another_replica_than_those_that_failed_it() -> None:
     balancer = ready("a", "b")
     assert balancer.choose("t") == "a"

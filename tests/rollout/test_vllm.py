@@ -9,6 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def listening(answer: Answer, serves: Callable[[], str] = lambda: "m") -> AsyncIterator[str]:
+async def listening(answer: Answer, serves: Callable[[], str] = lambda: "m", port: int = 0) -> AsyncIterator[str]:
     """Address of a server that answers completions with `answer`: HTTP as it can go, not vLLM."""
 
     async def models(_: web.Request) -> web.Response:
@@ -155,7 +156,7 @@ async def listening(answer: Answer, serves: Callable[[], str] = lambda: "m") -> 
     application.router.add_post("/v1/completions", answer)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -287,6 +288,33 @@ async def test_several_servers_are_one_engine(tmp_path: Path, monkeypatch: pytes
                 await asyncio.sleep(0.01)
         await asyncio.gather(*(engine.generate(request()) for _ in range(8)))
     assert asked == {"a": 1, "b": 9}
+
+
+async def test_turns_wait_for_one_that_is_started_again_but_not_each_for_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "PROBE_BACKOFF_S", 0.05)
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}))
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=TURN)
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with listening(answer) as url:
+            settings_of = EngineSettings(kind="vllm", urls=[url])
+            engine = await stack.enter_async_context(make_engine(settings_of, tmp_path))
+        waiting = asyncio.create_task(engine.generate(request()))
+        while engine.statistics().queued < 1:
+            await asyncio.sleep(0.01)
+        async with listening(answer, port=int(url.rpartition(":")[2])):
+            assert (await waiting).ids == (7, 8, 9, STOP)
+        assert isinstance(engine, ReplicatedEngine)
+        with pytest.raises(EngineUnavailable, match=r"no replica was ready in time: http.* is down: .*refused"):
+            await engine.generate(replace(request(), queue_timeout_s=0.5))
+        balancer = engine._balancer
+        monkeypatch.setattr(balancer, "_away_since", engine._clock.now() - 1000)
+        with pytest.raises(EngineUnavailable, match="no replica was ready in time"):
+            await engine.generate(replace(request(), queue_timeout_s=600))  # which it does not wait for again
 
 
 @pytest.fixture

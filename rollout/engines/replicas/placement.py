@@ -51,6 +51,7 @@ class Balancer:
     def __init__(self, names: Iterable[str], *, now: float) -> None:
         self._replicas = {name: ReplicaView(name, probe_at=now) for name in names}
         self._sticky: OrderedDict[str, str] = OrderedDict()
+        self._away_since: float | None = now
 
     def choose(self, trajectory_id: str, avoid: Collection[str] = ()) -> str | None:
         """Places a turn, which `ended` must be told of; None when no replica is ready.
@@ -84,6 +85,7 @@ class Balancer:
         if replica.up:
             replica.up = False
             replica.probe_at = now
+            self._note_away(now)
 
     def due(self, now: float) -> list[str]:
         """Replicas to probe now; each is not due again until `probed` is told of it."""
@@ -97,7 +99,7 @@ class Balancer:
         replica = self._replicas[name]
         replica.probing = False
         if error is None:
-            replica.up = True
+            replica.up, self._away_since = True, None
             replica.failed_probes = 0
             replica.probe_at = now + PROBE_EVERY_S
             return False
@@ -106,7 +108,12 @@ class Balancer:
         backoff = PROBE_BACKOFF_S * 2 ** min(replica.failed_probes - 1, 30)
         replica.probe_at = now + min(backoff, PROBE_BACKOFF_MAX_S)
         replica.up = False
+        self._note_away(now)
         return replica.failed_probes == PROBES_TO_LOSE
+
+    def away_s(self, now: float) -> float:
+        """Seconds for which no replica has been ready; 0 where one is."""
+        return 0.0 if self._away_since is None else now - self._away_since
 
     def next_probe_at(self) -> float | None:
         """When `due` will have something to say; None while every probe is under way."""
@@ -114,6 +121,10 @@ class Balancer:
 
     def views(self) -> tuple[ReplicaView, ...]:
         return tuple(self._replicas.values())
+
+    def _note_away(self, now: float) -> None:
+        if self._away_since is None and not any(each.up for each in self._replicas.values()):
+            self._away_since = now
 
     def _unbalanced(self, load: int, least: int) -> bool:
         return load - least >= BALANCE_ABS and load > BALANCE_REL * least

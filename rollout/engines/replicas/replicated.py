@@ -212,8 +212,9 @@ class ReplicatedEngine:
         ends = began + request.queue_timeout_s + (request.time_limit_s or 0.0)
         lost: set[str] = set()
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            left = min(request.queue_timeout_s, ends - self._clock.now())
-            name = await self._place(request.trajectory_id, lost, left)
+            # Once nobody has answered for as long as a turn waits, others don't wait as long again.
+            patience = max(0.0, request.queue_timeout_s - self._balancer.away_s(self._clock.now()))
+            name = await self._place(request.trajectory_id, lost, min(patience, ends - self._clock.now()))
             spent = self._clock.now() - began
             try:
                 left = max(1e-3, min(request.queue_timeout_s, ends - self._clock.now()))
