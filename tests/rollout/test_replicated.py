@@ -13,9 +13,11 @@ from rollout.engines import (
     DiskWeights,
     EngineUnavailable,
     GenerationRequest,
+    Interrupt,
     ReplicatedEngine,
     SamplingParams,
     VersionSpan,
+    WeightSource,
 )
 from rollout.engines.local.engine import TransformersEngine
 from rollout.engines.replicas import placement as replicas
@@ -106,6 +108,44 @@ async def test_update_that_fails_everywhere_changes_nothing(tiny_dir: Path, tmp_
         assert [view.up for view in engine.replicas()] == [True, True]
         result = await engine.generate(on("t", (1,)))
         assert result.versions == (VersionSpan("first", 0, 4),)
+
+
+async def test_an_update_waits_for_a_replica_that_comes_back(tiny_dir: Path, other_tiny_dir: Path) -> None:
+    class Away(TransformersEngine):
+        away = False
+
+        async def check_health(self, *, timeout_s: float = 5.0) -> str:
+            if self.away:
+                raise EngineUnavailable("nobody listens")
+            return await super().check_health(timeout_s=timeout_s)
+
+        async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
+            await self.check_health()
+            await super().update_weights(source, version=version, timeout_s=timeout_s)
+
+        async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
+            await self.check_health()
+            await super().pause(mode, timeout_s=timeout_s)
+
+    only = Away(tiny_dir, max_model_tokens=1024, weight_version="first")
+    async with ReplicatedEngine({"a": only}) as engine:
+        only.away = True  # nobody has noticed yet
+        pausing = asyncio.ensure_future(engine.pause())
+        await states(engine, False)
+        only.away = False
+        await pausing
+        only.away = True
+        await states(engine, False)
+        updating = asyncio.ensure_future(engine.update_weights(DiskWeights(other_tiny_dir), version="second"))
+        await asyncio.sleep(0.2)
+        assert not updating.done()
+        only.away = False
+        await updating
+        await engine.resume()
+        assert (await engine.generate(on("t", (1,)))).versions == (VersionSpan("second", 0, 4),)
+        only.away = True
+        with pytest.raises(EngineUnavailable, match=r"no replica answers|nobody listens"):
+            await engine.update_weights(DiskWeights(tiny_dir), version="third", timeout_s=0.3)
 
 
 async def test_paused_replicas_let_turns_wait(tiny_dir: Path) -> None:

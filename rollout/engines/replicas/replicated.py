@@ -244,7 +244,7 @@ class ReplicatedEngine:
 
     async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
         """As `WeightedEngine`, for every replica that answers. One that fails is down until it is probed."""
-        await self._weights.pause(mode, timeout_s=timeout_s)
+        await self._with_somebody(lambda left_s: self._weights.pause(mode, timeout_s=left_s), timeout_s)
 
     async def resume(self) -> None:
         await self._weights.resume()
@@ -252,7 +252,33 @@ class ReplicatedEngine:
     async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
         """As `WeightedEngine`, all replicas at once. Those that fail are down until they have the weights; when all
         fail the wanted version stays what it was, and the first error is raised."""
-        await self._weights.update(source, version=version, timeout_s=timeout_s)
+        await self._with_somebody(
+            lambda left_s: self._weights.update(source, version=version, timeout_s=left_s), timeout_s
+        )
+
+    async def _with_somebody(self, work: Callable[[float], Awaitable[None]], timeout_s: float) -> None:
+        """Does what needs a replica that answers, and waits for one while there is none. Again is safe: paused twice is
+        paused, and the same weights replace the same."""
+        ends = self._clock.now() + timeout_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, ends - self._clock.now())):
+                    while self._prober is not None and not self._answering():
+                        await self._changed.wait()
+            try:
+                return await work(max(1e-3, ends - self._clock.now()))
+            except EngineUnavailable:
+                if self._prober is None or self._clock.now() >= ends or await self._somebody_answers():
+                    raise
+
+    async def _somebody_answers(self) -> bool:
+        """Asks those that are taken to; those that don't are down."""
+        engines = self._answering()
+        answers = await asyncio.gather(*map(_answers, engines.values()))
+        for name, answered in zip(engines, answers, strict=True):
+            if not answered:
+                self._failed(name, "it does not answer")
+        return any(answers)
 
     def _answering(self) -> dict[str, Replica]:
         up = {view.name for view in self._balancer.views() if view.up}
