@@ -16,7 +16,9 @@ kernel=${KERNEL:-linux.uml}
 [ "$row" != landlock ] || [ -n "${KERNEL:-}" ] || { kernel=$PWD/.tests-kernel; tests/kernel/debian.sh "$kernel"; }
 if [ -d "$kernel" ]; then
     emulator=qemu-system-x86_64 files=/usr/lib/qemu/virtiofsd modules=$kernel/lib/modules disk=/dev/vda
-    command -v $emulator >/dev/null || { echo "$0: there is no $emulator (Debian: qemu-system-x86)"; exit 2; }
+    for each in $emulator $files; do
+        command -v $each >/dev/null || { echo "$0: there is no $each (Debian: qemu-system-x86)"; exit 2; }
+    done
 else
     modules=/usr/lib/uml/modules disk=/run/disk
     command -v "$kernel" >/dev/null || { echo "$0: there is no $kernel (Debian: user-mode-linux)"; exit 2; }

@@ -4,17 +4,18 @@
 set -eu
 folder=$1 package=${2:-linux-image-cloud-amd64}
 [ ! -e "$folder/.done" ] || exit 0
-[ -x /bin/busybox ] && command -v cpio depmod >/dev/null || { echo "$0: Debian's busybox-static, cpio, kmod are needed"; exit 2; }
+for each in busybox cpio depmod apt-get; do
+    command -v $each >/dev/null || { echo "$0: there is no $each (Debian: busybox-static, cpio, kmod)"; exit 2; }
+done
 rm -rf "$folder"; mkdir -p "$folder"; cd "$folder"
-chmod 755 .
 image=$(apt-cache depends --important "$package" | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$/\1/p' | head -1)
-apt-get download -qq "${image:-$package}" 2>/dev/null
+apt-get download -qq -o APT::Sandbox::User=root "${image:-$package}"
 dpkg-deb -x linux-image-*.deb unpacked && rm linux-image-*.deb
 version=$(basename unpacked/lib/modules/*)
 mv unpacked/boot/vmlinuz-* vmlinuz; mv unpacked/lib .; rm -r unpacked
 depmod -b . "$version"
 mkdir -p start/bin start/modules start/dev start/host
-cp /bin/busybox start/bin
+cp "$(command -v busybox)" start/bin
 modprobe -d . -S "$version" --show-depends virtiofs >names
 modprobe -d . -S "$version" --show-depends virtio_pci >>names
 sed -n 's/^insmod //p' names | awk '!seen[$0]++' | while read -r module; do
