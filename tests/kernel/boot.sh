@@ -102,7 +102,7 @@ chmod 755 "$folder" "$folder/init"
 memory=${KERNEL_MEMORY:-3G}
 if [ -d "$kernel" ]; then
     $files --socket-path="$folder/files" -o source=/ -o cache=always -o sandbox=chroot -o announce_submounts &>"$folder/served" &
-    until [ -S "$folder/files" ]; do sleep 0.1; done
+    for n in {1..100}; do [ ! -S "$folder/files" ] || break; sleep 0.1; done
     set -- $emulator -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -nographic -nic none -no-reboot \
         -object "memory-backend-memfd,id=memory,size=$memory,share=on" -numa node,memdev=memory \
         -chardev "socket,id=files,path=$folder/files" -device vhost-user-fs-pci,chardev=files,tag=host \
