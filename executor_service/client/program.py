@@ -50,9 +50,14 @@ class Program:
     """True to display the value of the last expression; None: only in cells."""
 
 
+_PROGRAM = tuple(each.name for each in fields(Program))
+_LIMITS = tuple(each.name for each in fields(Limits))
+"""Names of fields, once: each call would ask for them again."""
+
+
 def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
     """InvalidRequest for what can't be sent: text that is not valid Unicode, a number that does not fit, or is none."""
-    given = {each.name: getattr(program, each.name) for each in fields(Program)}
+    given = {name: getattr(program, name) for name in _PROGRAM}
     limits = limits_with(given["limits"], given.pop("timeout"))
     given["limits"] = None if limits is None else to_message(pb.Limits, limits)
     given["lease"] = _lease_to_proto(program.lease)
@@ -69,10 +74,10 @@ def limits_with(limits: Limits | None, timeout: float | None) -> Limits | None:
     """The limits of a request whose `timeout` is the wall time. InvalidRequest for a limit that is no number from 0,
     and for two wall times."""
     found = []
-    for field in fields(Limits) if limits is not None else ():
-        value = getattr(limits, field.name)
+    for name in _LIMITS if limits is not None else ():
+        value = getattr(limits, name)
         if not 0 <= value < math.inf:
-            found.append(FieldError(f"limits.{field.name}", f"is {value}, must be a number from 0"))
+            found.append(FieldError(f"limits.{name}", f"is {value}, must be a number from 0"))
     if timeout is not None:
         if not 0 < timeout < math.inf:
             found.append(FieldError("timeout", f"is {timeout}, must be a number of seconds above 0"))

@@ -15,7 +15,7 @@ class OutputLog:
     """The kept output of one run, from its beginning: readers that come late start there."""
 
     def __init__(self) -> None:
-        self._data = {stream: bytearray() for stream in Stream}
+        self._data = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
         self._latest = Stream.STDOUT
 
     def append(self, stream: Stream, data: bytes) -> None:

@@ -34,6 +34,8 @@ _decode = json.JSONDecoder().decode
 """`json.loads` without its search for an encoding."""
 _MAX_MESSAGE = 64 << 10
 _ROOM_FOR_HANDLES = socket.CMSG_SPACE(4 * array("i").itemsize)
+_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+"""As numbers: each message would pay for their arithmetic as members of an enum."""
 _DEATH_NOTICE_S = 30.0
 """SIGKILL can be held up by a call that hangs in the kernel. A uid with a living process is never given away, so the
 wait has no end; it is said once in so many seconds."""
@@ -190,13 +192,13 @@ class Sandbox:
     def _read(self) -> None:
         assert self._control is not None
         try:
-            data, extra, flags, _ = self._control.recvmsg(_MAX_MESSAGE, _ROOM_FOR_HANDLES, socket.MSG_CMSG_CLOEXEC)
+            data, extra, flags, _ = self._control.recvmsg(_MAX_MESSAGE, _ROOM_FOR_HANDLES, _CLOSE_ON_EXEC)
         except BlockingIOError:
             return
         except OSError:
             data, extra, flags = b"", [], 0
         handles = list(array("i", extra[0][2])) if extra else []
-        if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors that this process has no room for
+        if flags & _CUT:  # the kernel drops descriptors that this process has no room for
             for handle in handles:
                 os.close(handle)
             full = "this server has no open files left (`ulimit -n`)"

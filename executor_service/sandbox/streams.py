@@ -61,6 +61,10 @@ def _nobody() -> None:
     """Nobody is told any more."""
 
 
+def _empty(limit: int) -> dict[Stream, Capture]:
+    return {Stream.STDOUT: Capture(limit), Stream.STDERR: Capture(limit)}
+
+
 class Streams:
     """`out` and `err` are read ends of pipes, which it owns. `on_flood` is called for each piece beyond the flood.
 
@@ -71,7 +75,7 @@ class Streams:
         self._limit = limit
         self.on_flood = on_flood
         self._pipes = {out: Stream.STDOUT, err: Stream.STDERR}
-        self._captures = {stream: Capture(limit) for stream in Stream}
+        self._captures = _empty(limit)
         self._totals = dict.fromkeys(self._pipes, 0)
         self.observe: Callable[[Stream, bytes], None] | None = None
         """Is given what is kept, as it is read."""
@@ -100,7 +104,7 @@ class Streams:
 
     def rest(self) -> None:
         """Reads no more by itself: whoever wrote is about to be killed."""
-        for pipe in self._pipes:
+        for pipe in tuple(self._reading):
             self._forget(pipe)
 
     def drain(self) -> None:
@@ -118,7 +122,7 @@ class Streams:
         """Returns what was written since the last call."""
         self.drain()
         taken = self.outputs()
-        self._captures = {stream: Capture(self._limit) for stream in Stream}
+        self._captures = _empty(self._limit)
         return taken
 
     def limit(self, limit: int, observe: Callable[[Stream, bytes], None] | None) -> None:
