@@ -17,7 +17,7 @@ from typing import Self
 from aiohttp import web
 
 from fairbox.clock import MonotonicClock
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
 from fairbox.net.http_server import HttpServer
 from fairbox.security.client import is_loopback
 from rollout.page.writer import files_of, write_page
@@ -42,7 +42,8 @@ class LivePage:
             raise ConfigError(f"listen is {listen!r}, must be loopback: the page has no password")
         self._run, self._folder, self._tokenizer = run, folder, tokenizer
         self._clock = MonotonicClock()
-        self._lock = asyncio.Lock()
+        self._writing: asyncio.Task[int] | None = None
+        """The task that writes, for all who ask meanwhile."""
         self._written: list[tuple[int, str]] = []
         """(number, stamp of the run that it shows) of each writing that is kept."""
         self._rest_until = 0.0
@@ -60,6 +61,8 @@ class LivePage:
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.stop()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
 
     @property
     def address(self) -> str:
@@ -67,8 +70,12 @@ class LivePage:
 
     async def _newest(self, _: web.Request) -> web.StreamResponse:
         try:
-            number = await self._current()
-        except ConfigError as error:
+            if self._writing is None or self._writing.done():
+                self._writing = asyncio.create_task(self._current(), name="a run's page")
+                self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            # Who goes away meanwhile leaves no half of a writing to the next.
+            number = await asyncio.shield(self._writing)
+        except FairboxError as error:  # there are no steps yet, or a file can't be read or written
             return web.Response(status=503, text=f"{error}\n", headers={"Refresh": _AGAIN_S})
         raise web.HTTPFound(f"/{number}/{_PAGE}")
 
@@ -83,21 +90,20 @@ class LivePage:
 
     async def _current(self) -> int:
         """Number of a writing that has all there is, or of the last one, if the last one has just been made."""
-        async with self._lock:
-            stamp = await asyncio.to_thread(_stamp_of, self._run)
-            if self._written:
-                number, shown = self._written[-1]
-                if shown == stamp or self._clock.now() < self._rest_until:
-                    return number
-            began, number = self._clock.now(), self._written[-1][0] + 1 if self._written else 1
-            to = self._folder / str(number) / _PAGE
-            await asyncio.to_thread(write_page, self._run, to, self._tokenizer, live=stamp)
-            self._written.append((number, stamp))
-            self._rest_until = self._clock.now() + (self._clock.now() - began)
-            for old, _ in self._written[:-_KEPT]:
-                await asyncio.to_thread(shutil.rmtree, self._folder / str(old))
-            del self._written[:-_KEPT]
-            return number
+        stamp = await asyncio.to_thread(_stamp_of, self._run)
+        if self._written:
+            number, shown = self._written[-1]
+            if shown == stamp or self._clock.now() < self._rest_until:
+                return number
+        began, number = self._clock.now(), self._written[-1][0] + 1 if self._written else 1
+        to = self._folder / str(number) / _PAGE
+        await asyncio.to_thread(write_page, self._run, to, self._tokenizer, live=stamp)
+        self._written.append((number, stamp))
+        self._rest_until = self._clock.now() + (self._clock.now() - began)
+        for old, _ in self._written[:-_KEPT]:
+            await asyncio.to_thread(shutil.rmtree, self._folder / str(old))
+        del self._written[:-_KEPT]
+        return number
 
 
 @web.middleware

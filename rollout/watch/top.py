@@ -94,10 +94,10 @@ def _wrong_limiter(answer: Status) -> Iterator[str]:
     for bucket in status["buckets"]:
         name, queued = bucket["config"]["name"], bucket["queued"]
         if bucket["oldest_wait_s"] >= LONG_WAIT_S:
-            yield f"bucket {name}: {queued} requests wait for a token, the first for {span(bucket['oldest_wait_s'])}"
+            yield f"bucket {name}: {_some(queued, 'request')} waiting, the first for {span(bucket['oldest_wait_s'])}"
         if queued and bucket["effective_limit"] < bucket["config"]["max_in_flight"]:
             most, limit = bucket["config"]["max_in_flight"], bucket["effective_limit"]
-            yield f"bucket {name}: {limit} of {most} tokens can be given now, and {queued} requests wait"
+            yield f"bucket {name}: {limit} of {most} tokens can be given now, with {_some(queued, 'request')} waiting"
 
 
 def _wrong_executor(change: _Change) -> Iterator[str]:
@@ -108,9 +108,9 @@ def _wrong_executor(change: _Change) -> Iterator[str]:
     if limiter.get("target") and not limiter["valid"]:
         yield "is not vouched for by its limiter, and takes no leases"
     if status["oldest_wait_s"] >= LONG_WAIT_S:
-        yield f"has {status['queued']} programs in its queue, the first for {span(status['oldest_wait_s'])}"
+        yield f"has {_some(status['queued'], 'program')} in its queue, the first for {span(status['oldest_wait_s'])}"
     if failed := change.outcomes().get("SANDBOX_ERROR"):
-        yield f"failed {failed:.0f} programs by itself; its log says why"
+        yield f"failed {_some(failed, 'program')} by itself; its log says why"
     if failure := status.get("results", {}).get("failure"):
         yield f"keeps no results for its next life: {failure}"
 
@@ -121,14 +121,14 @@ def _wrong_rollouts(change: _Change) -> Iterator[str]:
         yield f"has a paused engine, for {span(status['paused_s'])} more"
     for each in status["tenants"]:
         if each["ended"] and not each["streaming"]:
-            yield f"has {each['ended']} trajectories{_of(each['tenant'])} that have ended, and nobody takes them"
+            yield f"has {_some(each['ended'], 'trajectory')}{_of(each['tenant'])} that ended, and nobody takes"
     ended, masked = change.count("ended_total"), change.count("masked_total")
     if ended and masked and masked >= MASKED * ended:
         yield f"masked {masked:.0f} of {ended:.0f} trajectories, because a service failed them"
     busy = change.count("engine_busy_s")
     running = _all(status, "running")
     if running and busy is not None and busy < IDLE * change.seconds and not status["paused_s"]:
-        yield f"runs {running} trajectories and samples {busy / change.seconds:.0%} of the time: they wait for tools"
+        yield f"samples {busy / change.seconds:.0%} of the time, with {_some(running, 'trajectory')} running"
 
 
 def _changes(kind: str, now: Moment, before: Moment | None) -> Iterator[tuple[str, _Change]]:
@@ -184,9 +184,7 @@ def _rollouts(now: Moment, before: Moment | None) -> Iterator[Table]:
     table = _table("rollout services", "address", *columns)
     for target, change in _changes("rollouts", now, before):
         status = change.now
-        queued, running, ended = (
-            sum(each[name] for each in status["tenants"]) for name in ("queued", "running", "ended")
-        )
+        queued, running, ended = (_all(status, name) for name in ("queued", "running", "ended"))
         busy = change.count("engine_busy_s")
         row = (
             target,
@@ -206,9 +204,9 @@ def _rollouts(now: Moment, before: Moment | None) -> Iterator[Table]:
 
 
 def _training(now: Moment) -> Iterator[Table]:
-    names = [name for name in _FIGURES if now.step.get(name) is not None]
     if not now.step:
         return
+    names = [name for name in _FIGURES if isinstance(now.step.get(name), int | float)]
     table = _table("training", "step", *(name.rpartition("/")[2] for name in names))
     table.add_row(str(now.step.get("step", "")), *(f"{now.step[name]:.4g}" for name in names))
     yield table
@@ -234,6 +232,11 @@ def _rate(count: float | None, seconds: float) -> str:
 def _all(status: Status, name: str) -> int:
     """Trajectories of all tenants in a state."""
     return sum(each[name] for each in status["tenants"])
+
+
+def _some(number: float, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:.0f} {noun if number == 1 else plural}"
 
 
 def _of(tenant: str) -> str:

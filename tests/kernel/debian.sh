@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Lays a kernel of Debian's and what it needs to start from this machine's files into a folder: vmlinuz, initrd, modules.
-# usage: tests/kernel/debian.sh FOLDER [PACKAGE]     (PACKAGE: linux-image-cloud-amd64, or one that depends on a kernel)
+# usage: tests/kernel/debian.sh FOLDER
 set -eu
-folder=$1 package=${2:-linux-image-cloud-amd64}
+folder=$1
 [ ! -e "$folder/.done" ] || exit 0
 for each in busybox cpio depmod apt-get; do
     command -v $each >/dev/null || { echo "$0: there is no $each (Debian: busybox-static, cpio, kmod)"; exit 2; }
 done
 rm -rf "$folder"; mkdir -p "$folder"; cd "$folder"
-image=$(apt-cache depends --important "$package" | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$/\1/p' | head -1)
-apt-get download -qq -o APT::Sandbox::User=root "${image:-$package}"
+image=$(apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/^ *Depends: *\(linux-image-[^ ]*\)$/\1/p' | head -1)
+apt-get download -qq -o APT::Sandbox::User=root "$image"
 dpkg-deb -x linux-image-*.deb unpacked && rm linux-image-*.deb
 version=$(basename unpacked/lib/modules/*)
 mv unpacked/boot/vmlinuz-* vmlinuz; mv unpacked/lib .; rm -r unpacked

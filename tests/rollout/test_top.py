@@ -80,12 +80,12 @@ FINE = {"streaming": True}
         (
             {},
             {"limiter": bucket(held=8, queued=3, oldest_wait_s=45.0)},
-            ["bucket code: 3 requests wait for a token, the first for 45.0 s"],
+            ["bucket code: 3 requests waiting, the first for 45.0 s"],
         ),
         (
             {},
             {"limiter": bucket(effective_limit=2, queued=1)},
-            ["bucket code: 2 of 8 tokens can be given now, and 1 requests wait"],
+            ["bucket code: 2 of 8 tokens can be given now, with 1 request waiting"],
         ),
         (
             {},
@@ -116,7 +116,7 @@ FINE = {"streaming": True}
         (
             {},
             {"rollout": tenant(tenant="a", ended=7)},
-            ["rollout service here:1 has 7 trajectories of a that have ended, and nobody takes them"],
+            ["rollout service here:1 has 7 trajectories of a that ended, and nobody takes"],
         ),
         ({}, {"rollout": tenant(ended=7, streaming=True)}, []),
         ({}, {"rollout": {"paused_s": 9.0}}, ["rollout service here:1 has a paused engine, for 9.0 s more"]),
@@ -133,7 +133,7 @@ FINE = {"streaming": True}
         (
             {"rollout": tenant(running=4, **FINE) | {"engine_busy_s": 5.0}},
             {"rollout": tenant(running=4, **FINE) | {"engine_busy_s": 5.1}},
-            ["rollout service here:1 runs 4 trajectories and samples 5% of the time: they wait for tools"],
+            ["rollout service here:1 samples 5% of the time, with 4 trajectories running"],
         ),
     ],
 )
@@ -194,7 +194,7 @@ async def test_real_services_are_shown(tier: Tier, tmp_path: Path) -> None:
     assert code == 0
     assert out.count(f"limiter on {limiter.admin_address}") == 2
     assert f"{executor.target} 0/" in out
-    assert f"rollout service {rollouts.address} has 1 trajectories that have ended, and nobody takes them" in out
+    assert f"rollout service {rollouts.address} has 1 trajectory that ended, and nobody takes" in out
     assert "step reward 3 0.25" in out
 
 

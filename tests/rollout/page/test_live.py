@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollout.page import live as module
+from rollout.page import write_page
 from tests.rollout.page.conftest import write_dump
 from tests.rollout.page.test_figures import results
 
@@ -75,6 +78,33 @@ async def test_pages_that_are_open_keep_their_parts(tmp_path: Path, monkeypatch:
         live._rest_until = live._clock.now() + 60
         await asyncio.to_thread(answer, live.address)
         assert sorted(int(each.name) for each in folder.iterdir()) == kept  # it has just written one
+
+
+async def test_who_goes_away_while_a_page_is_written_is_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, writing = threading.Event(), threading.Event(), write_page
+
+    def slow(*args: Any, **options: Any) -> Path:
+        begun.set()
+        assert goes_on.wait(60)
+        return writing(*args, **options)
+
+    monkeypatch.setattr(module, "write_page", slow)
+    run, folder = tmp_path / "run", tmp_path / "written"
+    folder.mkdir()
+    write_dump(run, *results(), step=1)
+    async with module.LivePage(run, folder, listen="127.0.0.1:0", tokenizer=None) as live:
+        host, port = live.address[7:-1].split(":")
+        _, gone = await asyncio.open_connection(host, int(port))
+        gone.write(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        await asyncio.to_thread(begun.wait, 60)
+        gone.transport.abort()
+        asking = asyncio.create_task(asyncio.to_thread(answer, live.address))
+        await asyncio.sleep(0.2)
+        goes_on.set()
+        assert (await asking)[0] == 200
+        assert [each.name for each in folder.iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize(
