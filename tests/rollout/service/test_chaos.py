@@ -154,8 +154,9 @@ async def test_whoever_is_killed_whenever_everything_comes_once_as_if_nobody_had
     logs = [tmp_path / each / "sampled" for each in ("killed", "undisturbed")]
     sampled, undisturbed = (collections.Counter(log.read_text().splitlines()) for log in logs)
     assert sampled.keys() == undisturbed.keys()
-    # The turns that were under way, or whose record was, when their process was killed.
-    assert sampled.total() - len(sampled) <= CONCURRENCY * (kills["rollout"] + kills["engine"])
+    # Turns under way, or whose record was, and trajectories whose program was lost with its executor, which are played
+    # again: 0.3 to 0.6 for each kill. If finished turns were sampled again, those of up to eight trajectories would be.
+    assert sampled.total() - len(sampled) <= 2 * kills.total()
 
 
 if __name__ == "__main__":
