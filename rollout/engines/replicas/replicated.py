@@ -119,6 +119,11 @@ async def _each(
     return errors
 
 
+def _reason(view: ReplicaView) -> str:
+    """Why it does not answer, with its name once: an engine's errors begin with its address, which is its name."""
+    return view.last_error if view.last_error.startswith(view.name) else f"{view.name}: {view.last_error}"
+
+
 async def _answers(engine: Replica) -> bool:
     try:
         await engine.check_health()
@@ -191,9 +196,9 @@ class ReplicatedEngine:
             raise
         entered = [member.engine for member in self._members.values() if member.entered]
         if not entered:
-            reasons = "; ".join(f"{view.name}: {view.last_error}" for view in self._balancer.views())
+            reasons = [_reason(view) for view in self._balancer.views()]
             await self._stack.aclose()
-            raise EngineUnavailable(f"no replica answers: {reasons}")
+            raise EngineUnavailable(reasons[0] if len(reasons) == 1 else f"no replica answers: {'; '.join(reasons)}")
         self._bounds = (
             min(engine.vocab_size for engine in entered),
             min(engine.max_model_tokens for engine in entered),
