@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.rollout.kept import KeptProcess, listens
-from tests.rollout.service import scripted_server
+from tests.rollout.service import counted_executor, scripted_server
 from tests.rollout.service.serving import PROBLEMS, VOCABULARY, Tier, essence
 from tests.rollout.services import LAZY
 
@@ -39,6 +39,15 @@ LEAST = 40
 OFTEN = {"rollout": 0.6, "engine": 0.3, "executor_service": 0.5, "limiter": 0.15}
 """Who is killed, each for itself. A limiter that was started again first hears for seconds what runs."""
 KILLS = int(os.environ.get("FAIRBOX_TEST_KILLS", "100"))
+
+
+class Counted(LocalStack):
+    """Its executor writes down in `begun` which programs it starts."""
+
+    begun: Path
+
+    async def _scope(self) -> Sequence[str]:
+        return (sys.executable, "-m", counted_executor.__name__, str(self.begun))
 
 
 class Behind(Tier):
@@ -89,7 +98,9 @@ class Running:
 async def running(folder: Path) -> AsyncIterator[Running]:
     await asyncio.to_thread(folder.mkdir)
     settings = ["languages=python", f"results_dir={folder / 'results'}", "max_concurrent=8", "spare_boxes=1"]
-    async with LocalStack(executor_args=[*settings, *LAZY]) as stack, stack.kept():
+    stack = Counted(executor_args=[*settings, *LAZY])
+    stack.begun = folder / "begun"
+    async with stack, stack.kept():
         service, engine = (f"127.0.0.1:{free_port()}" for _ in range(2))
         addresses = [service, engine, stack.ports.executor, stack.ports.limiter]
         words = [sys.executable, "-m"]
@@ -139,6 +150,10 @@ async def played(folder: Path, seed: int | None, least: int) -> tuple[dict[str, 
     return found, tiers.kills
 
 
+def lines(log: Path) -> collections.Counter[str]:
+    return collections.Counter(log.read_text().splitlines())
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize("seed", [1, 2])
@@ -151,8 +166,9 @@ async def test_whoever_is_killed_whenever_everything_comes_once_as_if_nobody_had
     assert len(found) > LEAST + 3 * CONCURRENCY  # they came meanwhile
     wanted, _ = await played(tmp_path / "undisturbed", None, len(found))
     assert found == wanted
-    logs = [tmp_path / each / "sampled" for each in ("killed", "undisturbed")]
-    sampled, undisturbed = (collections.Counter(log.read_text().splitlines()) for log in logs)
+    for folder in ("killed", "undisturbed"):
+        assert set(lines(tmp_path / folder / "begun").values()) == {1}  # no program was begun twice
+    sampled, undisturbed = (lines(tmp_path / folder / "sampled") for folder in ("killed", "undisturbed"))
     assert sampled.keys() == undisturbed.keys()
     # Turns under way, or whose record was, and trajectories whose program was lost with its executor, which are played
     # again: 0.3 to 0.6 for each kill. If finished turns were sampled again, those of up to eight trajectories would be.
