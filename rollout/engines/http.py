@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
 
+from fairbox.bounded_json import STEP, loads
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry.tracing import carried
 from rollout.engines.base import EngineUnavailable
@@ -25,6 +26,8 @@ _CONNECT_S = 10.0
 """For the opening of a connection."""
 _MAX_JSON_BYTES = 8 << 20
 """Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
+_MOST_DEPTH, _MOST_VALUES = 64, 1_000_000
+"""Bounds of such an answer: that of a thousand ranks stays below."""
 
 
 def check_url(url: str, field: str) -> str:
@@ -132,10 +135,10 @@ class EngineHttp:
                 if response.status != 200:
                     raise await _refusal(self.url + path, response)
                 data = await _read(response)
-            try:
-                return json.loads(data) if data else None
-            except ValueError:
-                return None  # plain text, as some answers without content are
+                try:
+                    return await _parsed(data) if data else None
+                except ValueError:
+                    return None  # plain text, as some answers without content are
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -169,10 +172,16 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return data
 
 
+async def _parsed(data: bytes) -> Any:
+    """Its JSON, read beside the event loop where it is long. Raises ValueError."""
+    read = partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES], strict=False)
+    return read() if len(data) <= STEP else await asyncio.to_thread(read)
+
+
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
     data = await _read(response)
     try:
-        message = error_text(json.loads(data))
+        message = error_text(await _parsed(data))
     except ValueError:
         message = data[:300].decode(errors="replace")
     return HttpRefusal(url, response.status, message)

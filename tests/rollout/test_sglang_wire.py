@@ -114,6 +114,7 @@ def test_aborts_keep_what_there_is() -> None:
         (REFUSED.encode(), "refused a turn: Requested token count exceeds"),
         (b"not json", "can't be read"),
         (b"[1]", "can't be read"),
+        pytest.param(b"[" * 100_000, "can't be read", id="deep"),
         (b'{"output_ids": [1]}', "can't be read"),
         (changed(output_token_logprobs=[[-0.1, 7042, None]]), "can't be read"),
         (changed(output_token_logprobs=[[-0.1, 1, None]] * 3), "id 7042 with the logprob of id 1"),

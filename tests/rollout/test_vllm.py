@@ -84,6 +84,7 @@ def test_turn_is_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
         (b'data: {"error": {"message": "out of memory"}}\n\n', "vLLM failed: out of memory"),
         (b"data: {\n\n", "can't be read"),
         (b"data: [1]\n\n", "can't be read"),
+        pytest.param(b"data: " + b"[" * 100_000 + b"\n\n", "can't be read", id="deep"),
         (event([7]) + DONE, "before the turn was complete"),
     ],
 )
@@ -141,6 +142,7 @@ def test_model_is_the_only_one() -> None:
             longest_context(body)
 
 
+LONG_ERROR = json.dumps({"error": {"message": "out of memory"}, "at": ["a line"] * 10_000})
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -226,6 +228,8 @@ async def test_time_limit_returns_what_there_is_and_ends_the_generation() -> Non
         (400, '{"error": {"message": "too long"}}', FieldErrors, "request was refused by vLLM: too long"),
         (500, "oops", EngineUnavailable, "HTTP 500: oops"),
         (429, "{}", EngineUnavailable, "HTTP 429"),
+        pytest.param(500, "[" * 100_000, EngineUnavailable, r"HTTP 500: \[\[", id="deep"),
+        pytest.param(500, LONG_ERROR, EngineUnavailable, "HTTP 500: out of memory", id="long"),
     ],
 )
 async def test_statuses_become_typed_errors(status: int, body: str, kind: type[Exception], text: str) -> None:

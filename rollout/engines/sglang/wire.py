@@ -89,7 +89,7 @@ class AnswerReader:
             if "error" in event:
                 raise EngineUnavailable(f"sglang refused a turn: {error_text(event)}")
             return self._event(event)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             shown = payload[:200].decode(errors="replace")
             raise EngineUnavailable(f"sglang answered what can't be read ({error!r}): {shown}") from None
 

@@ -120,7 +120,7 @@ class TurnReader:
             return
         try:
             self._take_event(json.loads(payload))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
             raise EngineUnavailable(f"vLLM sent an event that can't be read: {error!r}") from None
 
     def _take_event(self, event: dict[str, Any]) -> None:
