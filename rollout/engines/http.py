@@ -27,7 +27,7 @@ _CONNECT_S = 10.0
 _MAX_JSON_BYTES = 8 << 20
 """Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
 _MOST_DEPTH, _MOST_VALUES = 64, 1_000_000
-"""Bounds of such an answer: that of a thousand ranks stays below."""
+"""Bounds of such an answer. A value takes more than eight bytes with its key, so that only nonsense has as many."""
 
 
 def check_url(url: str, field: str) -> str:
@@ -174,7 +174,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 async def _parsed(data: bytes) -> Any:
     """Its JSON, read beside the event loop where it is long. Raises ValueError."""
-    read = partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES], strict=False)
+    read = partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES])
     return read() if len(data) <= STEP else await asyncio.to_thread(read)
 
 

@@ -147,11 +147,13 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def listening(answer: Answer, serves: Callable[[], str] = lambda: "m", port: int = 0) -> AsyncIterator[str]:
+async def listening(
+    answer: Answer, serves: Callable[[], str] = lambda: "m", port: int = 0, more: Any = None
+) -> AsyncIterator[str]:
     """Address of a server that answers completions with `answer`: HTTP as it can go, not vLLM."""
 
     async def models(_: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": serves(), "max_model_len": 64}]})
+        return web.json_response({"data": [{"id": serves(), "max_model_len": 64}], "more": more})
 
     application = web.Application()
     application.router.add_get("/v1/models", models)
@@ -239,6 +241,25 @@ async def test_statuses_become_typed_errors(status: int, body: str, kind: type[E
     async with served(answer) as engine:
         with pytest.raises(kind, match=text):
             await engine.generate(request())
+
+
+@pytest.mark.parametrize("more", [json.loads("[" * 100 + "]" * 100), [1] * 1_000_000], ids=["deep", "many values"])
+async def test_lists_of_models_are_bounded(more: list[Any]) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        raise NotImplementedError
+
+    async with listening(answer, more=more) as url:
+        with pytest.raises(EngineUnavailable, match="models can't be read"):
+            await VllmEngine(url, vocab_size=10).__aenter__()
+
+
+async def test_each_server_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100}))
+    urls = [f"http://127.0.0.1:{port}" for port in (1, 2)]
+    with pytest.raises(EngineUnavailable) as raised:
+        await make_engine(EngineSettings(kind="vllm", urls=urls), tmp_path).__aenter__()
+    said = [f"{url}/v1/models: Connection refused; start the server, or set engine.urls to its address" for url in urls]
+    assert str(raised.value) == f"no replica answers: {said[0]}; {said[1]}"
 
 
 async def test_broken_and_missing_servers_are_unavailable() -> None:

@@ -23,7 +23,7 @@ from executor_service.runs.backends import Execution
 
 
 class Counted(Execution):
-    """Writes its id down."""
+    """Writes its request's id down."""
 
     __slots__ = ()
     log: TextIO
