@@ -171,7 +171,7 @@ async def test_whoever_is_killed_whenever_everything_comes_once_as_if_nobody_had
     sampled, undisturbed = (lines(tmp_path / folder / "sampled") for folder in ("killed", "undisturbed"))
     assert sampled.keys() == undisturbed.keys()
     # Turns under way, or whose record was, and trajectories whose program was lost with its executor, which are played
-    # again: 0.3 to 0.8 for each kill. If finished turns were sampled again, those of up to eight trajectories would be.
+    # again: 0.3 to 1.1 for each kill. If finished turns were sampled again, those of up to eight trajectories would be.
     assert sampled.total() - len(sampled) <= 2 * kills.total()
 
 
