@@ -30,12 +30,6 @@ ALONE := tests/executor/test_prefault.py tests/limiter/chaos
 test-alone: SELECTED = $(ALONE)
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
-# What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
-SYSTEM_PYTHON := /usr/bin/python3
-SYSTEM := tests/fairbox tests/limiter tests/rollout
-# Real models, browsers and clusters for minutes, of which a second Python says nothing that the other tests don't.
-SYSTEM_WITHOUT := tests/rollout/test_end_to_end.py tests/rollout/page tests/rollout/ray tests/rollout/harbor/test_examples.py \
-  tests/rollout/journal/test_command.py tests/rollout/service/test_program.py $(TRAINING)/test_sharded.py
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
@@ -69,7 +63,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-templates test-interop test-train train-demo proto lint bench bench-% docs toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
+.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-newest newest-suites soak test-sglang test-templates test-interop test-train test-ray train-demo proto lint bench bench-% docs toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,23 +87,6 @@ $(PARTS:%=test-%) test-alone: SHELL := bash
 $(PARTS:%=test-%) test-alone: test-%: $(VENV)/.dev
 	@set -o pipefail; $(BIN)/python -m pytest $(SELECTED) --durations=5 --junitxml=.tests/$*.xml | sed -u 's/^/$*: /'
 
-test-system:  ## Run the suites of the limiter and of rollouts with the system's Python
-	@path='import os, sys; print(os.path.realpath(sys.executable)) if sys.version_info >= (3, 11) else sys.exit(1)'; \
-	  system=$$($(SYSTEM_PYTHON) -c "import ensurepip; $$path" 2>/dev/null); \
-	  if [ -z "$$system" ]; then \
-	    echo "test-system: skipped, there is no $(SYSTEM_PYTHON) of version 3.11 or newer that can make environments"; \
-	  elif [ "$$system" = "$$($(PYTHON) -c "$$path")" ]; then \
-	    echo "test-system: skipped, make test runs with $(SYSTEM_PYTHON)"; \
-	  else \
-	    $(MAKE) --no-print-directory VENV=.venv-system PYTHON=$(SYSTEM_PYTHON) system-suites; \
-	  fi
-
-system-suites: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -k -j --output-sync=line $(SYSTEM:%=with-system-python/%)
-
-$(SYSTEM:%=with-system-python/%): with-system-python/%:
-	$(BIN)/python -m pytest $* $(ALONE:%=--ignore=%) $(SYSTEM_WITHOUT:%=--ignore=%)
-
 test-newest:  ## Run the smoke tests with the newest Python that is here
 	@if [ -z "$(NEWEST)" ]; then echo "test-newest: skipped, there is no Python newer than 3.11"; \
 	else $(MAKE) --no-print-directory VENV=.venv-newest PYTHON=$(NEWEST) newest-suites; fi
@@ -119,6 +96,9 @@ newest-suites: $(VENV)/.dev
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
+
+test-ray: $(VENV)/.dev  ## Run the limiter, rollouts and learners on real Ray clusters
+	$(BIN)/python -m pytest tests -m ray
 
 test-gpu: $(VENV)/.dev  ## Run the learner, FSDP2 over NCCL and the transformers engine on a GPU
 	$(BIN)/python -m pytest tests/gpu -m gpu
@@ -237,7 +217,7 @@ nfs-on-kernel/%:
 	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter nfs-root,$*),tests/kernel/test_nfs.py,$(NFS_TESTS))
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -18,9 +18,6 @@ from tests.executor.servers import SLOWNESS
 START_WITHIN_S = 110.0
 """Within a test's own deadline. The first start of a fresh environment compiles all that it imports."""
 
-NOT_AHEAD = {f"EXECUTOR_PROFILES__PYTHON_{name}__AHEAD": "false" for name in ("NUMPY", "SYMPY", "PANDAS", "SCIENCE")}
-"""Variables of a server that starts what has imported them when somebody asks for it."""
-
 
 def fairbox(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
     """Runs the command line to its end and returns what it printed."""
@@ -43,15 +40,15 @@ def ports_as_settings(ports: StackPorts) -> list[str]:
 
 
 def start(tmp_path: Path, *args: str, ahead: bool = False) -> Service:
-    """Starts `fairbox up` on free ports and returns when it says that it is up. `ahead`: with processes that have
-    imported numpy and others before anybody asks, as it does by itself; to start those takes as long as all the
-    rest."""
+    """Starts `fairbox up` on free ports and returns when it says that it is up. `ahead`: as it does by itself, with
+    processes that have imported numpy and others before anybody asks, and with all languages that are here."""
     ports = StackPorts.free()
     log = tmp_path / "up.log"
+    env = {name: value for name, value in os.environ.items() if not (ahead and name.startswith("EXECUTOR_"))}
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args],
-            env=os.environ | ({} if ahead else NOT_AHEAD),
+            env=env,
             stderr=stderr,
             text=True,
         )

@@ -132,10 +132,7 @@ async def test_what_is_named_is_scraped_and_what_is_scraped_is_named() -> None:
         words = TelemetrySettings(otlp_endpoint=collector.url)
         stack = LocalStack(
             limiter_args=[f"metrics_listen={limiter}", *words.words()],
-            executor_args=[
-                *(f"metrics_listen={executor}", "metrics_tenants=2", "languages=bash,python", *words.words()),
-                *(f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")),
-            ],
+            executor_args=[f"metrics_listen={executor}", "metrics_tenants=2", *words.words()],
         )
         async with open_traces(words, service="rollout", instance="test"), stack:
             await busy(stack)

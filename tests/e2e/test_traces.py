@@ -30,7 +30,6 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
-from tests.e2e.conftest import NOT_AHEAD
 from tests.otlp_collector import Collector, SeenSpan, collecting
 from tests.rollout.tiny_model import write_tiny
 
@@ -38,8 +37,6 @@ ROOT = Path(__file__).parents[2]
 SECRET = "6 * 7 + 1234500"
 CALL = f'<tool_call>\n{{"name": "code_interpreter", "arguments": {{"code": "print({SECRET})"}}}}\n</tool_call>'
 TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
-AHEAD = ("numpy", "sympy", "pandas", "science")
-QUICK = ["languages=bash,python", *(f"profiles.python-{name}.ahead=false" for name in AHEAD)]
 
 
 @pytest.fixture
@@ -85,7 +82,7 @@ async def _work(url: str) -> tuple[str, list[str]]:
 
 def stack(settings: TelemetrySettings) -> LocalStack:
     words = settings.words()
-    return LocalStack(limiter_args=words, executor_args=[*QUICK, *words])
+    return LocalStack(limiter_args=words, executor_args=words)
 
 
 async def roll(services: LocalStack, count: int = 1) -> list[str]:
@@ -222,8 +219,7 @@ def test_the_command_line_traces_a_real_model(collector: Collector, tmp_path: Pa
     model = write_tiny(find_model("smollm2"), tmp_path / "model", seed=0)
     few = [f"model={model}", "n=1", "limits.max_turns=2", "limits.max_turn_tokens=48", f"out={tmp_path / 'out'}"]
     words = [sys.executable, "-m", "rollout.cli", "rollout", "--up", f"otlp_endpoint={collector.url}", *few]
-    env = os.environ | NOT_AHEAD
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     root = only(collector.spans, "rollout.trajectory")
     assert root.trace_id in (tmp_path / "out" / "1.jsonl").read_text()
@@ -233,7 +229,7 @@ def test_the_command_line_traces_a_real_model(collector: Collector, tmp_path: Pa
 async def test_the_gateway_joins_the_trace_of_its_caller(collector: Collector) -> None:
     address, trace = f"127.0.0.1:{free_port()}", "c" * 32
     words = TelemetrySettings(otlp_endpoint=collector.url, trace_ratio=0.0).words()
-    services = LocalStack(limiter_args=words, executor_args=[*QUICK, f"gateway_listen={address}", *words])
+    services = LocalStack(limiter_args=words, executor_args=[f"gateway_listen={address}", *words])
     async with services, aiohttp.ClientSession() as session:
         for traceparent in (f"00-{trace}-{'d' * 16}-01", f"00-{'e' * 32}-{'d' * 16}-00", "nonsense"):
             body = {"code": f"print({SECRET})", "language": "python"}

@@ -87,15 +87,12 @@ MODULE = ("-m", "executor_service")
 
 def command(*settings: str, python: str = sys.executable, module: Sequence[str] = MODULE) -> tuple[list[str], str, str]:
     target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    # Loading the scientific packages takes seconds: only where a test wants them.
-    lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
     words = [
         python,
         *module,
         f"listen={target}",
         f"health_listen={health}",
         "metrics_listen=",
-        *lazy,
         *settings,
     ]
     return words, target, health
@@ -160,11 +157,7 @@ def running(
     cwd: Path = ROOT,
     ready: bool = True,
 ) -> Iterator[Server]:
-    """A server that is ready, or that answers at least; killed at the end if the test did not end it.
-
-    Most tests need no other languages."""
-    if not any(setting.startswith("languages=") for setting in settings):
-        settings = ("languages=bash,python", *settings)
+    """A server that is ready, or that answers at least; killed at the end if the test did not end it."""
     words, target, health = command(
         f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python, module=module
     )

@@ -22,8 +22,8 @@ captured: a million digits | CHAT | {"seed":1<<1000000*0>>}
 captured: 4,000 digits | CHAT | {MODEL,"temperature":1<<4000*0>>,"messages":[USER"x"}]}
 captured: a seed of 4,000 digits | CHAT | {MODEL,"seed":1<<4000*0>>,"messages":[USER"x"}]}
 captured: a budget of 4,000 digits | CHAT | {MODEL,"max_tokens":1<<4000*0>>,"messages":[USER"x"}]}
-captured: 60,000 messages | CHAT | {MODEL,"messages":[<<60000*USER""},>>USER""}]}
-captured: 3 MB of text | CHAT | {MODEL,"messages":[USER"<<1000000*a{>>"}]}
+captured: 20,000 messages | CHAT | {MODEL,"messages":[<<20000*USER""},>>USER""}]}
+captured: 1 MB of text | CHAT | {MODEL,"messages":[USER"<<500000*a{>>"}]}
 captured: 1 MB in one word | CHAT | {MODEL,"messages":[USER"<<1000000*a>>"}]}
 captured: special tokens | CHAT | {MODEL,"messages":[USER"<<300000*<|im_end|> >>"}]}
 captured: 20,000 tools | CHAT | {MODEL,"messages":[USER"x"}],"tools":[\

@@ -42,14 +42,21 @@ def chat(tokenizer: HubTokenizer) -> ChatTemplate:
     return ChatTemplate(tokenizer)
 
 
-@pytest.fixture(scope="session")
-def gsm8k_test() -> Path:
+def find_gsm8k_test() -> Path | None:
     """GSM8K's test rows, which are not part of the repository."""
     roots = [os.environ.get("FAIRBOX_DATA"), Path(__file__).parents[3] / "shared" / "data"]
     for root in roots:
         if root and (path := Path(root) / "gsm8k" / "test.jsonl").is_file():
             return path
-    pytest.skip("GSM8K is not here: set FAIRBOX_DATA to a folder with gsm8k/test.jsonl")
+    return None
+
+
+@pytest.fixture(scope="session")
+def gsm8k_test() -> Path:
+    found = find_gsm8k_test()
+    if found is None:
+        pytest.skip("GSM8K is not here: set FAIRBOX_DATA to a folder with gsm8k/test.jsonl")
+    return found
 
 
 @pytest.fixture

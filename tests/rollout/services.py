@@ -12,8 +12,6 @@ from rollout.stack import LocalStack
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 
 _ANSWERS_WITHIN_S = 60.0
-LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
-"""Settings of an executor of which nothing needs those packages, which take seconds to load."""
 
 
 def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:

@@ -20,7 +20,7 @@ from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import BranchRefused, InfraError, Tool, Toolbox
 from tests.rollout.scripted import NO_LIMITS, tool_call
-from tests.rollout.services import LAZY, executor_status, interpreter, nothing_left
+from tests.rollout.services import executor_status, interpreter, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,7 +64,7 @@ def code(text: str) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[LocalStack]:
-    async with LocalStack(executor_args=LAZY) as stack:
+    async with LocalStack() as stack:
         yield stack
 
 

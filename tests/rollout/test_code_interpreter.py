@@ -19,14 +19,16 @@ from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.code.runner import CodeRunner
 from tests.limiter.servers import limiter_server
-from tests.rollout.services import LAZY, executor_status, interpreter, limiter_status
+from tests.rollout.services import executor_status, interpreter, limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[LocalStack]:
-    async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=LAZY) as stack:
+    async with LocalStack(
+        limiter_args=["buckets.code.max_in_flight=3"],
+    ) as stack:
         yield stack
 
 
@@ -136,7 +138,7 @@ async def test_without_the_global_limit_this_process_keeps_to_the_rate(stack: Lo
 
 async def test_executor_that_dies_is_never_text_for_the_model() -> None:
     async with AsyncExitStack() as resources:
-        stack = await resources.enter_async_context(LocalStack(executor_args=LAZY))
+        stack = await resources.enter_async_context(LocalStack())
         tool = await resources.enter_async_context(interpreter(stack))
         running = asyncio.ensure_future(run(tool, "import time; time.sleep(60)"))
         while (await executor_status(stack)).running == 0:
@@ -167,7 +169,7 @@ async def test_settings_are_checked(settings: dict[str, Any], problem: str) -> N
 async def test_a_full_executor_lowers_the_limit_that_its_callers_share() -> None:
     """Each call that it refuses, and the tool tries again, gives its lease back as OVERLOADED."""
     limiter_args = ["buckets.code.max_in_flight=8", "buckets.code.adaptive=true"]
-    full = ["max_concurrent=1", "max_queued=0", *LAZY]
+    full = ["max_concurrent=1", "max_queued=0"]
     async with LocalStack(limiter_args=limiter_args, executor_args=full) as stack, interpreter(stack) as tool:
         calls = [run(tool, "import time; time.sleep(1)") for _ in range(8)]
         ended = await asyncio.gather(*calls, return_exceptions=True)

@@ -32,7 +32,7 @@ from rollout.tools.registry.registry import open_tools
 from tests.rollout.code_search import RealSearch, real_search
 from tests.rollout.real_tasks import RealTask
 from tests.rollout.scripted import roll_out, tool_call
-from tests.rollout.services import LAZY, nothing_left
+from tests.rollout.services import nothing_left
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1200)]
 
@@ -51,7 +51,7 @@ async def search(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtu
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(search: RealSearch) -> AsyncIterator[LocalStack]:
     roots = f"workspace_roots={json.dumps([str(search.repos)])}"
-    async with LocalStack(executor_args=[*LAZY, roots]) as stack:
+    async with LocalStack(executor_args=[roots]) as stack:
         yield stack
 
 

@@ -18,8 +18,9 @@ from rollout.dump import read_dump
 from rollout.dump_check import check_dump
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.stack import LocalStack, StackPorts
+from tests.rollout.conftest import find_gsm8k_test
 from tests.rollout.scripted import scripted_command
-from tests.rollout.services import LAZY, limiter_status
+from tests.rollout.services import limiter_status
 
 ROOT = Path(__file__).parents[2]
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
@@ -46,16 +47,10 @@ tools:
 """
 
 
-@pytest.mark.parametrize("data", ["built-in", "gsm8k"])
-def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
-    tmp_path: Path, model_dir: Path, data: str, request: pytest.FixtureRequest
-) -> None:
-    count = 4
+def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(tmp_path: Path, model_dir: Path) -> None:
+    count, data = 4, find_gsm8k_test()
     (tmp_path / "tools.yaml").write_text(SESSIONS)
-    if data == "built-in":
-        chosen = [f"tools={tmp_path / 'tools.yaml'}"]
-    else:
-        chosen = [f"data={request.getfixturevalue('gsm8k_test')}"]
+    chosen = [f"tools={tmp_path / 'tools.yaml'}", *([] if data is None else [f"data={data}"])]
     words = command("--up", f"out={tmp_path / 'out'}", f"n={count}", SHORT, *chosen)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -100,7 +95,7 @@ async def started(out: Path, words: list[str]) -> asyncio.subprocess.Process:
 
 async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
     goes_on = tmp_path / "goes-on"
-    async with LocalStack(executor_args=LAZY) as stack:
+    async with LocalStack() as stack:
         services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
         process = await started(tmp_path, scripted_command(goes_on, *services, *FEW, "tool.outage_timeout=2"))
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
@@ -122,7 +117,7 @@ async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp
 async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: Path, model_dir: Path) -> None:
     """Trajectories that it failed are played again behind the outage, so nothing is chosen by who calls tools."""
     ports, goes_on = StackPorts.free(), tmp_path / "goes-on"
-    async with LocalStack(ports, executor_args=LAZY) as stack:
+    async with LocalStack(ports) as stack:
         services = (f"executor={ports.executor}", f"limiter={ports.limiter}")
         process = await started(tmp_path, scripted_command(goes_on, *services, *FEW))
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
@@ -133,7 +128,7 @@ async def test_an_executor_that_is_started_again_costs_no_trajectory(tmp_path: P
                 assert process.returncode is None
                 await asyncio.sleep(0.1)
         assert not (tmp_path / "summary.json").exists()
-    async with LocalStack(ports, executor_args=LAZY):
+    async with LocalStack(ports):
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     records = list(read_dump(tmp_path / "1.jsonl"))
@@ -176,6 +171,7 @@ class Interpreter(CodeInterpreter):
 """
 
 
+@pytest.mark.ray
 def test_a_run_over_ray_is_a_run(tmp_path: Path, model_dir: Path) -> None:
     """With a tool of the current folder, in which a file has the name of a package of ours."""
     (tmp_path / "own_tool.py").write_text(OWN_TOOL)

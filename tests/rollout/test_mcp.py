@@ -23,7 +23,7 @@ from fairbox.net.ports import free_ports
 from rollout.interop.mcp import SandboxTools, open_server
 from rollout.stack import LocalStack
 from tests.rollout.harbor.folders import add_image, plain_layers
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.asyncio(loop_scope="module")]
 
@@ -41,7 +41,7 @@ Picture()
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
     store = tmp_path_factory.mktemp("mcp") / "store"
     add_image(store, "plain", plain_layers())
-    async with LocalStack(executor_args=[f"image_dir={store}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={store}"]) as stack:
         yield stack
 
 

@@ -32,7 +32,7 @@ from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import Toolbox
 from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.rollout.scripted import roll_out
-from tests.rollout.services import LAZY, limiter_status
+from tests.rollout.services import limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,7 +59,9 @@ MakeLoop = Callable[..., tuple[AgentLoop, ScriptedEngine]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[LocalStack]:
-    async with LocalStack(limiter_args=["buckets.code.max_in_flight=4"], executor_args=LAZY) as stack:
+    async with LocalStack(
+        limiter_args=["buckets.code.max_in_flight=4"],
+    ) as stack:
         yield stack
 
 

@@ -18,7 +18,7 @@ from rollout.tools import InfraError, ToolOutcome
 from rollout.tools.code.bash import BashConfig, BashTool
 from tests.executor.images.archives import Entry, host_layer, layer, layout_files, write_folder
 from tests.executor.images.registry import Registry
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(store: Path) -> AsyncIterator[LocalStack]:
     args = ["buckets.code.max_in_flight=3"]
-    async with LocalStack(limiter_args=args, executor_args=[f"image_dir={store}", *LAZY]) as stack:
+    async with LocalStack(limiter_args=args, executor_args=[f"image_dir={store}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack
@@ -105,7 +105,7 @@ async def test_an_image_of_a_registry_is_fetched_before_the_first_command(tmp_pa
         pytest.skip("there is no skopeo")
     with Registry(layout_files([host_layer("bash", "cat"), layer(Entry("srv/name", b"one"))], name="x")) as registry:
         registry.trusted_in(tmp_path)
-        words = [f"image_dir={tmp_path}/store", f"remotes=['docker://{registry.address}/']", *LAZY]
+        words = [f"image_dir={tmp_path}/store", f"remotes=['docker://{registry.address}/']"]
         with mock.patch.dict(os.environ, {"HOME": str(tmp_path)}):
             async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=words) as stack:
                 if not (await executor_status(stack)).HasField("images"):

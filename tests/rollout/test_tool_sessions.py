@@ -20,7 +20,7 @@ from rollout.tools.code import CodeInterpreter, sessions
 from rollout.tools.code.bash import BashConfig, BashTool
 from tests.executor.repositories import project
 from tests.rollout import services
-from tests.rollout.services import LAZY, executor_status, limiter_status, nothing_left
+from tests.rollout.services import executor_status, limiter_status, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +33,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(roots: Path) -> AsyncIterator[LocalStack]:
     # An interrupt is given the time that a loaded machine takes.
-    executor = [f"workspace_roots=[{roots}]", "max_sessions=8", *LAZY]
+    executor = [f"workspace_roots=[{roots}]", "max_sessions=8"]
     async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=executor) as stack:
         yield stack
 

@@ -13,7 +13,6 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.interop.results import result, sampled
 from tests.pages import examples
-from tests.rollout.services import LAZY
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
@@ -21,7 +20,7 @@ CALL = '<tool_call>\n{"name": "code_interpreter", "arguments": {"code": "print(6
 
 
 async def test_the_page_rolls_out_and_batches(tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
-    async with LocalStack(executor_args=LAZY) as stack:
+    async with LocalStack() as stack:
         addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
         roll, batch, _, run = examples("how-to/trainers.md", "python", addresses)
         names: dict[str, Any] = {}

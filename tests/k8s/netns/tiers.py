@@ -119,11 +119,10 @@ async def tiers() -> AsyncIterator[Tiers]:
             "admin_listen=0.0.0.0:50053", f"buckets.code.max_in_flight={LIMIT}", "fresh=true", listen,
         )  # fmt: skip
         await made.up(f"{made.address['limiter']}:50052")
-        lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
         await made.run(
             "executor", "-m", "executor_service", "listen=0.0.0.0:50051", "health_listen=0.0.0.0:50061",
             f"limiter={made.address['limiter']}:50052", "max_concurrent=8", "languages=bash,python",
-            f"cgroups={GROUPS}", listen, *lazy,
+            f"cgroups={GROUPS}", listen,
         )  # fmt: skip
         await made.up(f"{made.address['executor']}:50051")
         yield made

@@ -28,7 +28,7 @@ ray = pytest.importorskip("ray", reason="ray is not installed (extra `ray`)")
 from limiter.ray import LimiterMismatch, RayLimiter  # noqa: E402 - after the check for Ray
 from tests.limiter.ray.ray_work import most_at_once, share  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
 SETTINGS = ("buckets.code.max_in_flight=2", "executor_ttl_s=2")
 """Settings of a limiter that soon grants again after a restart."""
 PATIENT = ("buckets.code.max_in_flight=2", "executor_ttl_s=20", "fresh=true")

@@ -14,7 +14,7 @@ from rollout.cli import main
 from rollout.stack import LocalStack
 from tests.executor.images.archives import Entry, host_layer, layer
 from tests.rollout.harbor.folders import ANSWER_TEST, PLAIN_TOML, add_image, plain_layers, write_task
-from tests.rollout.services import LAZY, executor_status
+from tests.rollout.services import executor_status
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -24,7 +24,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
         store, "plain", [*plain_layers(), host_layer("find", "sha256sum"), layer(Entry("opt/copy", LEAKED.encode()))]
     )
     add_image(store, "plain-user", plain_layers(), user="1000")
-    async with LocalStack(executor_args=[f"image_dir={store}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={store}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack

@@ -20,7 +20,7 @@ from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import BranchRefused, InfraError
 from tests.rollout.harbor.folders import PLAIN_TOML, Agents, add_image, plain_layers, write_task
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
     store = tmp_path_factory.mktemp("tasks") / "store"
     add_image(store, "plain", plain_layers())
-    async with LocalStack(executor_args=[f"image_dir={store}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={store}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack
@@ -207,7 +207,7 @@ async def test_a_service_that_takes_no_snapshots_or_dies_scores_nothing(tmp_path
     store = tmp_path / "store"
     add_image(store, "plain", plain_layers())
     tests = TaskTests(str(write_task(tmp_path / "task")))
-    async with LocalStack(executor_args=[f"image_dir={store}", "max_snapshot_bytes=0", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={store}", "max_snapshot_bytes=0"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         async with shell_of(stack) as shell:

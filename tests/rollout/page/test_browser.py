@@ -25,7 +25,6 @@ from tests.executor.servers import SLOWNESS, running
 from tests.interop.results import result, sampled, tool
 from tests.rollout.page.conftest import Tab, exact, page_of, write_dump
 from tests.rollout.page.test_figures import results, summarize
-from tests.rollout.services import LAZY
 from tests.rollout.viewer.conftest import play
 
 ROOT = Path(__file__).parents[3]
@@ -276,7 +275,7 @@ def test_a_call_is_run_again_by_its_line(tab: Tab, tmp_path: Path) -> None:
     lines = tab.page.locator(".exec").all_text_contents()
     assert [line.isprintable() or "\n" in line for line in lines] == [True, True]
     assert "\x1b" not in "".join(lines)
-    with running(*LAZY) as server:
+    with running() as server:
         run = f"exec {shlex.quote(sys.executable)} -m rollout.cli exec --executor {server.target}"
         answers = [
             subprocess.run(

@@ -27,7 +27,7 @@ from rollout.tools import Toolbox
 from tests.limiter.ray.cluster import ray_cluster
 
 # Ray needs half a minute for a worker on a machine that does other things as well.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
 SPREAD = RaySpread(workers=2)

@@ -13,6 +13,8 @@ from rollout.engines.http import EngineHttp
 from rollout.engines.sglang.launch import LaunchConfig
 from tests.limiter.ray.cluster import ray_cluster
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:

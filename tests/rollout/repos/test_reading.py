@@ -23,7 +23,7 @@ from rollout.tools.toolbox import Toolbox
 from tests.executor import repositories
 from tests.executor.repositories import SECRET
 from tests.rollout.real_tasks import RealTask, real_tasks
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RepoStore:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(store: RepoStore) -> AsyncIterator[LocalStack]:
-    executor = [f"workspace_roots=[{store.folder}]", *LAZY]
+    executor = [f"workspace_roots=[{store.folder}]"]
     async with LocalStack(limiter_args=["buckets.code.max_in_flight=4"], executor_args=executor) as stack:
         yield stack
 

@@ -31,7 +31,6 @@ from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.rollout.kept import KeptProcess, listens
 from tests.rollout.service import counted_executor, scripted_server
 from tests.rollout.service.serving import PROBLEMS, VOCABULARY, Tier, essence
-from tests.rollout.services import LAZY
 
 CONCURRENCY, RETRIES = 8, 12
 LEAST = 40
@@ -98,7 +97,7 @@ class Running:
 async def running(folder: Path) -> AsyncIterator[Running]:
     await asyncio.to_thread(folder.mkdir)
     settings = ["languages=python", f"results_dir={folder / 'results'}", "max_concurrent=8", "spare_boxes=1"]
-    stack = Counted(executor_args=[*settings, *LAZY])
+    stack = Counted(executor_args=settings)
     stack.begun = folder / "begun"
     async with stack, stack.kept():
         service, engine = (f"127.0.0.1:{free_port()}" for _ in range(2))

@@ -19,7 +19,6 @@ from fairbox.net.ports import free_ports
 from rollout.loop import TrajectoryResult
 from rollout.service import RolloutClient, RolloutTask
 from rollout.stack import LocalStack
-from tests.rollout.services import LAZY
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "how-to" / "rollout-service.md"
@@ -78,7 +77,7 @@ async def test_a_killed_service_goes_on_and_its_trainer_notices_nothing(tmp_path
     tasks = [RolloutTask(f"t{n}", problem=n % 2, group=f"g{n % 2}", seed=n) for n in range(6)]
     found: dict[str, TrajectoryResult] = {}
     async with (
-        LocalStack(executor_args=LAZY) as stack,
+        LocalStack() as stack,
         RolloutClient(f"127.0.0.1:{port}", unavailable_after=300.0) as rollouts,
     ):
         words = (

@@ -15,7 +15,6 @@ from rollout.loop import TrajectoryResult
 from rollout.service import RolloutClient, RolloutTask, TrajectoryStream
 from rollout.stack import LocalStack
 from tests.rollout.service.test_program import served
-from tests.rollout.services import LAZY
 from tests.rollout.sglang_servers import listener, on_cpu
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
@@ -37,7 +36,7 @@ async def test_engine_and_service_are_killed_and_every_trajectory_is_whole(tmp_p
     found: dict[str, TrajectoryResult] = {}
     async with (
         local_servers(on_cpu(tiny_dir, replicas=1, restarts=2)) as urls,
-        LocalStack(executor_args=LAZY) as stack,
+        LocalStack() as stack,
         RolloutClient(f"127.0.0.1:{port}", unavailable_after=600.0) as rollouts,
         rollouts.stream() as stream,
     ):

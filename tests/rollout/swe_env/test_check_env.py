@@ -11,7 +11,7 @@ import pytest
 
 from rollout.cli import main
 from rollout.stack import LocalStack
-from tests.rollout.services import LAZY, executor_status
+from tests.rollout.services import executor_status
 from tests.rollout.swe_env.repository import (
     FAIL_TO_PASS,
     HIDDEN,
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 async def stack(place: Path, tmp_path: Path) -> AsyncIterator[LocalStack]:
     add_repository(tmp_path / "store", "calc", place, python_layers())
-    async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack

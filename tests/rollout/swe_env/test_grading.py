@@ -21,7 +21,7 @@ from rollout.rewards import NotScored, parse_rewards
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.rollout.harbor.folders import Agents
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 from tests.rollout.swe_env.repository import (
     FAIL_TO_PASS,
     FIX,
@@ -58,7 +58,7 @@ async def stack(place: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
         dirty, {"calc/core.py": f"{SOURCES['calc/core.py']}\n# changed\n", "calc/made.py": "x = 1\n", "build/a": "b\n"}
     )
     add_repository(store, "dirty", dirty, layers)
-    async with LocalStack(executor_args=[f"image_dir={store}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={store}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack

@@ -17,7 +17,7 @@ from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.rollout.harbor.folders import Agents
 from tests.rollout.real_tasks import origin, real_rows
-from tests.rollout.services import LAZY, executor_status, nothing_left
+from tests.rollout.services import executor_status, nothing_left
 from tests.rollout.swe_env.repository import add_repository, git, python_layers, write_rows, writing
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
@@ -76,7 +76,7 @@ async def stack(places: dict[str, tuple[dict[str, Any], Path]], tmp_path: Path) 
     layers = python_layers()
     for name, (_, place) in places.items():
         add_repository(tmp_path / "store", name, place, layers)
-    async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}", *LAZY]) as stack:
+    async with LocalStack(executor_args=[f"image_dir={tmp_path / 'store'}"]) as stack:
         if not (await executor_status(stack)).HasField("images"):
             pytest.skip("nothing is mounted at this level")
         yield stack

@@ -25,7 +25,6 @@ from rollout.envs.base import EnvironmentSetup
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.rewards import NotScored, Reward
 from rollout.stack import LocalStack
-from tests.rollout.services import LAZY
 from tests.rollout.training.vowels import Hampered, Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
@@ -88,10 +87,11 @@ async def test_a_group_that_takes_too_long_is_trained_on_late(tiny_dir: Path, tm
     assert max(line["importance"] for line in found) <= 2  # the cap of loss.correction
 
 
+@pytest.mark.train
 async def test_a_run_outlives_services_that_are_started_again(tiny_dir: Path, tmp_path: Path) -> None:
     run = run_of(tiny_dir, tmp_path, infra_retries=6)
     run = replace(run, environment=Sandboxed(), held_out=None)
-    async with LocalStack(executor_args=LAZY) as stack, stack.kept():
+    async with LocalStack() as stack, stack.kept():
         work = asyncio.ensure_future(finished(run, executor=stack.ports.executor, limiter=stack.ports.limiter))
         while len(lines(tmp_path)) < 2:
             assert not work.done()

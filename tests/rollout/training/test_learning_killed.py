@@ -18,7 +18,6 @@ from fairbox.net.ports import free_ports
 from rollout import stack as stacks
 from rollout.stack import LocalStack
 from tests.rollout.kept import KeptProcess, listens
-from tests.rollout.services import LAZY
 from tests.rollout.training.test_learning import LAST, LEARNED, lines
 
 pytestmark = [pytest.mark.train, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -52,7 +51,7 @@ async def test_a_policy_learns_although_one_process_is_killed_every_five_seconds
     data.write_text("".join((practice_dir / f"{each}.jsonl").read_text() for each in ("train", "test")))
     model, target = f"model={practice_dir / 'model'}", f"127.0.0.1:{listen}"
     kills, results = collections.Counter[str](), f"results_dir={tmp_path / 'results'}"
-    async with LocalStack(executor_args=["languages=python", results, *LAZY]) as stack, stack.kept():
+    async with LocalStack(executor_args=["languages=python", results]) as stack, stack.kept():
         service = KeptProcess(
             [
                 *(sys.executable, "-m", "rollout", "env=gsm8k", model, f"data={data}", "env_config.prompt=data"),

@@ -32,7 +32,7 @@ from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402
 from rollout.training.learner.learner import Diverged, LearnerSettings  # noqa: E402
 from rollout.training.learner.update import UpdateSettings  # noqa: E402
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 CLOSE = 1e-5
 UPDATE = UpdateSettings(lr=1e-4, epochs=2, minibatches=2)

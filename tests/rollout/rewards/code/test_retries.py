@@ -13,7 +13,6 @@ from fairbox.net.ports import free_port
 from rollout.rewards import NotScored, RewardServices, Sample, find_reward
 from rollout.rewards.code import grading
 from tests.executor.servers import Server, running, wait_for
-from tests.rollout.services import LAZY
 
 DOUBLE = json.dumps({"inputs": ["1\n"], "outputs": ["2\n"]})
 ANSWER = Sample("```python\nprint(2 * int(input()))\n```", DOUBLE)
@@ -30,7 +29,7 @@ async def test_an_executor_that_stays_away_is_infra(monkeypatch: pytest.MonkeyPa
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """An executor with one place to run in and one to wait in."""
-    with running("max_concurrent=1", "max_queued=1", *LAZY) as server:
+    with running("max_concurrent=1", "max_queued=1") as server:
         yield server
 
 
