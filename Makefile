@@ -68,8 +68,9 @@ comma := ,
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
+run: $(VENV)/.run  ## Roll a small real model out, and write its page (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
 	@$(BIN)/fairbox rollout --up $(RUN)
+	@$(if $(filter out=%,$(ARGS)),:,$(BIN)/fairbox report $(or $(OUT),out))
 
 # Every part runs whatever becomes of the others, and its lines begin with its name; the last lines say what failed and
 # what was skipped for want of what.

@@ -28,7 +28,7 @@ from rollout.tools import Toolbox
 from tests.rollout.scripted import tool_call
 from tests.rollout.service.serving import PROBLEMS, Echo, Tier
 
-TRAJECTORIES, TURNS, ROUNDS = 100, 5, 3
+TRAJECTORIES, TURNS, ROUNDS = 100, 5, 9
 IN_FLIGHT = 1_000
 
 

@@ -4,14 +4,19 @@ verl's fields: `input`, `output` (decoded without special tokens), `gts`, `score
 `request_id`, `uid`. docs/reference/dump.md describes fairbox's. Invariants: a line is written with one
 call and is whole, so a dump that was cut off by a crash has whole lines up to its last; numbers are finite; an existing
 dump is never overwritten.
+
+What the trainer's own pass gave for the same ids lies beside the folder of a training run's dumps, in
+`trainer_logprobs/{step}.ndjson`: a trainer knows it when the dump is written already. Those files are no dumps, hence
+their suffix.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +49,12 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "sampling": dict,
     **_TOKENS,
 }
+
+
+TRAINER = "trainer_logprobs"
+"""Field beside `logprobs`, and name of the folder."""
+_DIGITS = 6
+"""Decimals of a trainer's logprob: a float32 has no more of one that is below -1."""
 
 
 class DumpError(FairboxError):
@@ -143,6 +154,30 @@ class DumpWriter:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
+
+
+def trainer_file(run: Path, step: str) -> Path:
+    """The file of a step of a training run."""
+    return run / TRAINER / f"{step}.ndjson"
+
+
+def write_trainer_logprobs(path: Path, rows: Iterable[tuple[str, Sequence[Sequence[float]]]]) -> None:
+    """Writes a line for each trajectory: its id, and natural logarithms of its parts' `response_ids` in order, of which
+    the last one is the trajectory itself; none where it is masked. The file replaces another. Raises DumpError."""
+    unfinished = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("w", encoding="ascii") as file:
+            for name, parts in rows:
+                *earlier, last = ({TRAINER: [_decimal(each) for each in part]} for part in parts)
+                file.write(json.dumps({"request_id": name, **last, "earlier": earlier}, allow_nan=False) + "\n")
+        unfinished.replace(path)
+    except OSError as error:
+        raise DumpError(f"{path}: can't be written: {error.strerror or error}") from None
+
+
+def _decimal(number: float) -> float | None:
+    return round(number, _DIGITS) if math.isfinite(number) else None
 
 
 def refuse_existing(path: Path) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout.dump import TRAINER
+
 WHOLE_BYTES = 2 << 20
 """Lines up to this size are shown whole: 32k tokens with their texts take about one MiB."""
 MAX_CHARS = 4 << 20
@@ -27,8 +29,6 @@ MAX_TEXT_CHARS = 1 << 20
 """Most characters of one text of a longer line."""
 _ITEM_CHARS = 8
 """Charge for a number or a name, so that long lists are bounded as well."""
-TRAINER = "trainer_logprobs"
-"""A list beside `logprobs`, which trainers may add to a dump."""
 _LISTS = frozenset(("prompt_ids", "response_ids", "response_mask", "logprobs", TRAINER))
 _LARGEST_HALF = 65504.0
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollout.dump import TRAINER
 from rollout.metrics import PHASES
 from rollout.page.bodies import finite
 from rollout.rewards.agreement import is_case
@@ -90,17 +91,42 @@ class DumpFigures:
 
 
 @dataclass
+class _Kinds:
+    """Rows by a kind, such as that of a failure. Kinds beyond `_MOST_KINDS` are left out."""
+
+    truncated: bool = False
+    _counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    _rows: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+
+    def add(self, kind: tuple[str, ...], number: int) -> None:
+        """Counts one; the first `_MOST_EXAMPLES` rows of a kind are kept."""
+        if kind not in self._rows and len(self._rows) >= _MOST_KINDS:
+            self.truncated = True
+            return
+        self._counts[kind] += 1
+        rows = self._rows.setdefault(kind, [])
+        if len(rows) < _MOST_EXAMPLES and number not in rows:
+            rows.append(number)
+
+    def most(self) -> list[tuple[tuple[str, ...], int, list[int]]]:
+        """The most frequent: kind, count, rows."""
+        return [(kind, count, self._rows[kind]) for kind, count in self._counts.most_common(_TOP)]
+
+
+@dataclass
 class RunFindings:
     """`add` each row with its number in the page; `facts()` names rows by it."""
 
     _tokens: list[tuple[float, int, int, int]] = field(default_factory=list)
+    _gaps: list[tuple[float, int, int, int, float]] = field(default_factory=list)
     _slow: list[tuple[float, int, int, str, str]] = field(default_factory=list)
-    _failures: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
-    _failed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    _truncated: bool = False
+    _failures: _Kinds = field(default_factory=_Kinds)
+    _masked: _Kinds = field(default_factory=_Kinds)
 
     def add(self, number: int, record: Mapping[str, Any]) -> None:
         """Looks at one row."""
+        if record.get("masked") is True:
+            self._masked.add((str(record.get("cause") or "")[:40], _telling_line(record.get("error"))), number)
         parts = record.get("earlier")
         offset = 0
         for part in [*(parts if isinstance(parts, list) else ()), record]:
@@ -119,10 +145,16 @@ class RunFindings:
             for seconds, row, call, name, outcome in sorted(self._slow)[::-1]
         ]
         failures = [
-            {"name": key[0], "outcome": key[1], "text": key[2], "calls": count, "rows": self._failures[key]}
-            for key, count in self._failed.most_common(_TOP)
+            {"name": kind[0], "outcome": kind[1], "text": kind[2], "calls": count, "rows": rows}
+            for kind, count, rows in self._failures.most()
         ]
-        return {"tokens": tokens, "slow": slow, "failures": failures, "truncated": self._truncated}
+        masked = [
+            {"cause": kind[0], "text": kind[1], "count": count, "rows": rows}
+            for kind, count, rows in self._masked.most()
+        ]
+        gaps = [{"gap": gap, "row": row, "at": at, "id": id} for _, row, at, id, gap in sorted(self._gaps)[::-1]]
+        lists = {"tokens": tokens, "gaps": gaps, "slow": slow, "failures": failures, "masked": masked}
+        return {**lists, "truncated": self._failures.truncated or self._masked.truncated}
 
     def _surprises(self, number: int, part: Mapping[str, Any], offset: int) -> int:
         """Keeps the least likely sampled tokens, whose logprobs are the lowest: others have 0. Returns the tokens."""
@@ -136,9 +168,22 @@ class RunFindings:
                     logprob = finite(logprobs[at])
                     if logprob is not None and logprob < 0.0 and isinstance(ids[at], int):
                         _keep(self._tokens, (-logprob, number, offset + len(prompt) + at, ids[at]))
+            self._disagreements(number, part.get(TRAINER), logprobs, ids, offset + len(prompt))
         except TypeError:  # logprobs that are no numbers
             return len(prompt) + len(ids)
         return len(prompt) + len(ids)
+
+    def _disagreements(self, number: int, trainer: Any, logprobs: list[Any], ids: list[Any], offset: int) -> None:
+        """Keeps the tokens to which the trainer gave the most different logprobs."""
+        if not isinstance(trainer, list) or not len(trainer) == len(logprobs) == len(ids):
+            return
+        gaps = [0.0 if theirs is None else theirs - ours for theirs, ours in zip(trainer, logprobs, strict=True)]
+        far = list(map(abs, gaps))
+        if max(far, default=0.0) <= (self._gaps[0][0] if len(self._gaps) == _TOP else 0.0):
+            return
+        for at in heapq.nlargest(_TOP, range(len(far)), key=far.__getitem__):
+            if finite(far[at]) and isinstance(ids[at], int):
+                _keep(self._gaps, (far[at], number, offset + at, ids[at], gaps[at]))
 
     def _call(self, number: int, position: int, call: Mapping[str, Any]) -> None:
         name, outcome = str(call.get("name") or "")[:80], str(call.get("outcome") or "")[:40]
@@ -146,14 +191,7 @@ class RunFindings:
         if seconds > 0:
             _keep(self._slow, (seconds, number, position, name, outcome))
         if outcome and outcome != "ok":
-            key = (name, outcome, _telling_line(call.get("text")))
-            if key not in self._failures and len(self._failures) >= _MOST_KINDS:
-                self._truncated = True
-                return
-            self._failed[key] += 1
-            rows = self._failures.setdefault(key, [])
-            if len(rows) < _MOST_EXAMPLES and number not in rows:
-                rows.append(number)
+            self._failures.add((name, outcome, _telling_line(call.get("text"))), number)
 
 
 def _keep(heap: list[Any], item: Any) -> None:

@@ -21,10 +21,12 @@ from typing import Any
 import jinja2
 
 from fairbox.errors import ConfigError, FairboxError
+from rollout.dump import trainer_file
 from rollout.metrics import PHASES
 from rollout.page.bodies import finite, finite_json, text_body, token_body
 from rollout.page.figures import DumpFigures, RunFindings
 from rollout.page.parts import BodyPlace, PartWriter, pack
+from rollout.page.trained import TrainerLines
 from rollout.page.vocabulary import vocabulary_of
 from rollout.report import SUMMARY
 from rollout.viewer.rows.index import TRAINING, DumpFolder, read_lines
@@ -80,11 +82,11 @@ class _Reader:
         self._rows = 0
         self._prompts: dict[int, int] = {}
 
-    def read(self, step: Path) -> None:
-        """One step. Raises FairboxError if its file can't be read."""
+    def read(self, step: Path, trainer: Path) -> None:
+        """One step, and its logprobs of a trainer. Raises FairboxError if its file can't be read."""
         figures, block, unfinished = DumpFigures(), _Block(), False
         try:
-            with step.open("rb") as file:
+            with step.open("rb") as file, TrainerLines(trainer) as trained:
                 for line in read_lines(file):
                     record = f"has {line.size} bytes, too many" if line.data is None else parse_line(line.data)
                     if not line.ended and isinstance(record, str):
@@ -92,6 +94,8 @@ class _Reader:
                         break
                     if line.data is None or line.data.strip():
                         row = facts_of(record, step, line=line.number, offset=line.offset, size=line.size)
+                        if isinstance(record, dict):
+                            trained.join(record)
                         self._add(block, figures, row, {} if isinstance(record, str) else record)
                         if len(block.bodies) == _BLOCK:
                             self._flush(block)
@@ -154,7 +158,8 @@ def files_of(path: Path) -> list[Path]:
     """Files that the page of the run or dump at `path` is made of; some may not exist."""
     folder = _dump_in(path)
     home = _home(folder)
-    return [*folder.steps, home / TRAINING, home / SUMMARY]
+    trained = [trainer_file(home, step.stem) for step in folder.steps]
+    return [*folder.steps, *trained, home / TRAINING, home / SUMMARY]
 
 
 def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None, *, live: str = "") -> Path:
@@ -177,7 +182,7 @@ def write_page(path: Path, to: Path | None = None, tokenizer: str | None = None,
             with PartWriter(unfinished) as parts:
                 reader = _Reader(parts)
                 for step in folder.steps:
-                    reader.read(step)
+                    reader.read(step, trainer_file(home, step.stem))
                 facts = _facts(home, reader, tokenizer) | {"live": live}
                 _write(to, unfinished, parts, reader, facts)
         finally:

@@ -40,11 +40,12 @@ def ports_as_settings(ports: StackPorts) -> list[str]:
 
 
 def start(tmp_path: Path, *args: str, ahead: bool = False) -> Service:
-    """Starts `fairbox up` on free ports and returns when it says that it is up. `ahead`: as it does by itself, with
-    processes that have imported numpy and others before anybody asks, and with all languages that are here."""
+    """Starts `fairbox up` on free ports, with all languages that are here, and returns when it says that it is up.
+    `ahead`: as it does by itself, with processes that have imported numpy and others before anybody asks."""
     ports = StackPorts.free()
     log = tmp_path / "up.log"
-    env = {name: value for name, value in os.environ.items() if not (ahead and name.startswith("EXECUTOR_"))}
+    left_out = "EXECUTOR_" if ahead else "EXECUTOR_LANGUAGES"
+    env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args],

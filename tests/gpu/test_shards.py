@@ -112,7 +112,8 @@ def test_two_ranks_learn_what_one_process_does(
     with ranks() as split:
         assert split.join(both) == 0
         for step in range(1, 4):
-            mine, theirs = alone.step(sampled_batch), split.call("step", sampled_batch)
+            mine, (theirs, logprobs) = alone.step(sampled_batch), split.call("step", sampled_batch)
+            torch.testing.assert_close(logprobs, alone.logprobs, rtol=0, atol=CLOSE)
             assert theirs == pytest.approx(mine, rel=1e-3, abs=CLOSE), step
         assert split.call("write_state", tmp_path / "state") is None
         assert split.call("write_model", tmp_path / "model", False) is None
@@ -125,14 +126,14 @@ def test_two_ranks_learn_what_one_process_does(
     again = plan(mini_dir, policy, advantage, state=tmp_path / "state")
     with ranks() as split:
         assert split.join(again) == 3
-        assert split.call("step", sampled_batch) == pytest.approx(alone.step(sampled_batch), rel=1e-3, abs=CLOSE)
+        assert split.call("step", sampled_batch)[0] == pytest.approx(alone.step(sampled_batch), rel=1e-3, abs=CLOSE)
 
 
 def test_bfloat16_is_gathered_and_computed_in_it(mini_dir: Path, sampled_batch: RolloutBatch) -> None:
     half = plan(mini_dir, PolicySettings(device="cuda", dtype="bfloat16"))
     with ranks() as split:
         split.join(half)
-        found = split.call("step", sampled_batch)
+        found, _ = split.call("step", sampled_batch)
     wanted = half.load().step(sampled_batch)
     for name in ("policy_loss", "grad_norm", "entropy"):  # three digits of bfloat16
         assert found[name] == pytest.approx(wanted[name], rel=0.05)

@@ -239,7 +239,7 @@ async function rowView(picked, state) {
   const others = groupsOf(picked.includes(row) ? [row] : []).length
     ? el("a", { href: address({ view: "group", tab: null }), class: "tab" }, "its group") : null;
   const step = (by, text) => el("button", { on: { click: () => neighbour(by) }, title: by < 0 ? "p" : "n" }, text);
-  const head = el("div", { class: "tabs" }, el("b", {}, `step ${label(row)}, line ${value("line", row)} `),
+  const head = el("div", { class: "tabs" }, el("h2", {}, `step ${label(row)}, line ${value("line", row)} `),
     tab(null, "messages", !tokens), tab("tokens", "tokens (t)", tokens), others, step(-1, "← previous"),
     step(1, "next →"));
   const node = el("div", { class: tokens ? "fill" : "" }, head, tokens

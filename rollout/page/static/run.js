@@ -267,7 +267,7 @@ async function groupView(picked, state) {
 }
 
 function findView() {
-  const { tokens, slow, failures, truncated } = facts.findings;
+  const { tokens, gaps, slow, failures, masked, truncated } = facts.findings;
   const where = (row, more) =>
     el("a", { href: address({ view: "row", row, ...more }) }, `step ${label(row)}, line ${value("line", row)}`);
   const lines = (heads, list) => (list.length ? el("table", { class: "plain" },
@@ -276,15 +276,23 @@ function findView() {
     : el("p", { class: "dim" }, "none"));
   const flat = groupsOf(Array.from({ length: rows.count }, (_, i) => i)).filter((each) => each.signal === "none");
   const tool = (each) => onLine(each.name, 40) || "not parsed";
-  return el("div", { class: "finds" },
+  const some = (list) => list.slice(0, 3).flatMap((row) => [where(row), " "]);
+  return el("div", { class: "finds" }, el("h2", { class: "unseen" }, "Findings"),
+    masked.length ? card("Masked, by whose fault and why", lines(["rows", "cause", "reason, numbers as #", "in"],
+      masked.map((each) => [String(each.count), onLine(each.cause, 40), el("code", {}, onLine(each.text)),
+        some(each.rows)]))) : null,
     card("The least likely sampled tokens", lines(["logprob", "token", "in"], tokens.map((each) =>
       [number(each.logprob), el("code", {}, tokenText(each.id)), where(each.row, { tab: "tokens", at: each.at })]))),
+    gaps.length ? card("The tokens on which trainer and engine differ most",
+      lines(["trainer − engine", "ratio", "token", "in"], gaps.map((each) =>
+        [number(each.gap), number(Math.exp(each.gap)), el("code", {}, tokenText(each.id)),
+          where(each.row, { tab: "tokens", at: each.at })]))) : null,
     card("The slowest calls, waits included", lines(["time", "tool", "outcome", "in"], slow.map((each) =>
       [seconds(each.seconds), tool(each), onLine(each.outcome, 40), where(each.row, { call: each.call })]))),
     card("Calls that failed the same way",
       lines(["calls", "tool", "outcome", "last line of the answer, numbers as #", "in"], failures.map((each) =>
         [String(each.calls), tool(each), onLine(each.outcome, 40), el("code", {}, onLine(each.text)),
-          each.rows.slice(0, 3).flatMap((row) => [where(row), " "])])),
+          some(each.rows)])),
       truncated ? el("p", {}, "There were too many kinds of failures to count all.") : null),
     card(`${many(flat.length, "group")} without signal`,
       lines(["group", "rows", "every score", "in"], flat.slice(0, 50).map((each) => [groupLabel(each),

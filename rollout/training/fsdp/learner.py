@@ -51,6 +51,8 @@ class ShardedLearner:
 
     def __init__(self, count: int) -> None:
         self.steps_done = 0
+        self.logprobs: Any = None
+        """As of `Learner`; None before the first step."""
         self.places: tuple[tuple[str, int], ...] = ()
         """(address of its machine, process) of each shard, by rank."""
         self._count = count
@@ -68,7 +70,8 @@ class ShardedLearner:
         """Trains on a batch and returns its figures by name. Raises Diverged, and FairboxError if a shard is lost."""
         import ray
 
-        figures: dict[str, float] = self._call("step", ray.put(batch))
+        figures: dict[str, float]
+        figures, self.logprobs = self._call("step", ray.put(batch))
         self.steps_done += 1
         return figures
 

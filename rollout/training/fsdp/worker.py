@@ -92,10 +92,10 @@ class Shard:
             return FairboxError(str(error))
         return self._learner.steps_done
 
-    def step(self, batch: RolloutBatch) -> dict[str, float] | Diverged:
-        """Runs `Learner.step`; the figures are the same at each shard."""
+    def step(self, batch: RolloutBatch) -> tuple[dict[str, float], torch.Tensor] | Diverged:
+        """Runs `Learner.step`: its figures and its logprobs, which are the same at each shard."""
         try:
-            return self._its().step(batch)
+            return self._its().step(batch), self._its().logprobs
         except Diverged as error:
             return error
 

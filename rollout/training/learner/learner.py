@@ -187,6 +187,9 @@ class Learner:
         self.policy = policy
         self._peers = peers
         self.steps_done = 0
+        self.logprobs = torch.zeros(0, 0)
+        """float32 [B, R]: what the weights before the latest step gave the ids of its batch; 0 where its
+        `response_mask` is."""
         self._settings = settings
         self._parameters = list(policy.named_parameters().values())
         head = () if policy.value_head is None else policy.value_head.parameters()
@@ -197,6 +200,7 @@ class Learner:
         """Trains on a batch and returns its figures by name. Raises Diverged."""
         sampled = Outcomes.of(batch).mask
         known = self._known(batch, sampled)
+        self.logprobs = known.logprobs
         advantages = estimate_advantages(Outcomes.of(batch, values=known.values), self._settings.advantage)
         figures = StepFigures()
         for epoch in range(self._settings.update.epochs):

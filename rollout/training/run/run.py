@@ -26,6 +26,7 @@ from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.config import recorded_settings
+from rollout.dump import TRAINER
 from rollout.envs.base import Environment
 from rollout.figures import open_figures
 from rollout.rewards import RewardServices
@@ -208,8 +209,8 @@ def newest(run: TrainingRun, checkpoints: CheckpointStore) -> Checkpoint | None:
 
 def _forget(out: Path, after: int) -> None:
     """Removes what is done again: the dumps of steps after `after`, or of all if the run begins anew."""
-    for folder in ("rollouts", "evaluations"):
-        for path in (out / folder).glob("*.jsonl"):
+    for folder in ("rollouts", "evaluations", TRAINER):
+        for path in (out / folder).glob("*"):
             if path.stem.isdigit() and (int(path.stem) > after or after == 0):
                 path.unlink()
     shutil.rmtree(out / "weights", ignore_errors=True)

@@ -13,12 +13,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.metrics_core import Metric
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
+from rollout.dump import DumpError, trainer_file, write_trainer_logprobs
 from rollout.envs.base import Environment
 from rollout.loop.results import TrajectoryResult
 from rollout.training.config import TrainConfig
@@ -31,6 +32,9 @@ from rollout.training.rollouts.play import play
 from rollout.training.rollouts.stream import RolloutStream
 from rollout.training.run.metrics import MetricLog, trainer_metrics
 
+if TYPE_CHECKING:
+    import torch
+
 _LOG = logging.getLogger("fairbox.training")
 
 
@@ -38,6 +42,11 @@ class AnyLearner(Protocol):
     """Interface of the learners that a trainer takes, wherever their model is. Its methods block."""
 
     steps_done: int
+
+    @property
+    def logprobs(self) -> torch.Tensor:
+        """float32 [B, R]: what the weights before the latest step gave the ids of its batch."""
+        ...
 
     @property
     def policy(self) -> WritableModel:
@@ -154,7 +163,14 @@ class Trainer:
 
     async def _update(self, results: Sequence[TrajectoryResult]) -> dict[str, float]:
         def step() -> dict[str, float]:
-            return self._learner.step(RolloutBatch.from_results(results, pad_token_id=0))
+            number, batch = self._learner.steps_done + 1, RolloutBatch.from_results(results, pad_token_id=0)
+            figures = self._learner.step(batch)
+            try:
+                path = trainer_file(self._out, str(number))
+                write_trainer_logprobs(path, _parts(batch, self._learner.logprobs))
+            except DumpError as error:  # only people look at them: no reason to lose a step
+                _LOG.warning("%s", error)
+            return figures
 
         try:
             # Off the loop, and to its end: a step that is cut off half way is no step.
@@ -209,3 +225,13 @@ class Trainer:
     async def _save_if_new(self) -> None:
         if self._saved < self._learner.steps_done:
             await self._save()
+
+
+def _parts(batch: RolloutBatch, logprobs: torch.Tensor) -> Iterator[tuple[str, list[list[float]]]]:
+    """Each trajectory's id, and the logprobs of the parts of it; empty ones of a trajectory that is masked."""
+    lengths, parts = batch.attention_mask[:, batch.prompts.shape[1] :].sum(1).tolist(), list[list[float]]()
+    for row, (name, length) in enumerate(zip(batch.trajectory_ids, lengths, strict=True)):
+        parts.append([] if batch.masked[row] else logprobs[row, :length].tolist())
+        if batch.is_last_step[row]:
+            yield name, parts
+            parts = []

@@ -263,6 +263,7 @@ if __name__ == '__main__':
     with mp.Pool(2) as p: print(p.map(f, [3, 300]))
 """,
         needs="numpy",
+        unlike_landlock="/dev/shm is closed, and with it pools",
     ),
     Case(
         "sympy",

@@ -86,14 +86,14 @@ async def test_however_long_it_waits_a_cell_ends_within_the_bound(busy: tuple[Ex
 async def test_who_does_not_wait_for_a_processor_gets_nothing(busy: tuple[ExecutorClient, Session]) -> None:
     """Neither what others wait, nor what this interpreter has waited in cells before, is credited."""
     executor, session = busy
-    soon = Limits(wall_time_s=1.0)
+    soon = Limits(wall_time_s=1.0 + SLOWNESS)
     await session.run(BURN.format(0.6), limits=Limits(wall_time_s=60))
     for result in (
         await session.run("import time; time.sleep(60)", limits=soon),
         await executor.execute("import time; time.sleep(60)", limits=soon),
     ):
         assert result.outcome is Outcome.TIME_LIMIT
-        assert 1.0 <= result.wall_time_s < 1.0 + SLOWNESS
+        assert 1 <= result.wall_time_s / soon.wall_time_s < PATIENCE - 0.5
 
 
 async def test_memory_in_which_no_interpreter_starts_is_refused_by_name(executor: ExecutorClient) -> None:

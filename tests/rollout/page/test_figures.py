@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from executor_service import Cause
 from fairbox.errors import ConfigError, FairboxError
 from rollout.cli import main
-from rollout.dump import read_dump
+from rollout.dump import read_dump, trainer_file, write_trainer_logprobs
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import RolloutMetrics
@@ -115,6 +116,29 @@ def test_curves_of_a_training_run_are_found_above_its_steps(tmp_path: Path) -> N
     assert (evaluations.parent.name, page_facts(evaluations)["training"]) == ("evaluations", [])
     (tmp_path / "model").mkdir()
     assert page_facts(page_of(tmp_path))["unfinished"] == ""
+
+
+def test_the_trainers_logprobs_are_found_by_id_and_where_they_differ_most_is_told(tmp_path: Path) -> None:
+    earlier = result([1], sampled([2, 3], logprob=-1.0)).trajectory
+    condensed = dataclasses.replace(result([4], sampled([5, 6, 7], logprob=-1.0)), earlier=(earlier,))
+    whole = result([1, 2], sampled([8, 9], logprob=-2.0))
+    given = {"condensed": condensed, "whole": whole, "masked": whole, "in no file": whole}
+    write_dump(tmp_path / "rollouts", *(dataclasses.replace(each, trajectory_id=name) for name, each in given.items()))
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert page_facts(page_of(tmp_path))["findings"]["gaps"] == []
+    rows: list[tuple[str, list[list[float]]]] = [
+        ("of no row", [[-9.0] * 9]),
+        ("masked", [[]]),
+        ("whole", [[-2.5, -2.0]]),
+        ("condensed", [[-1.0, -4.0], [-1.0, -math.inf, -0.25]]),
+    ]
+    write_trainer_logprobs(trainer_file(tmp_path, "1"), rows)
+    found = page_facts(page_of(tmp_path))["findings"]["gaps"]
+    assert found == [
+        {"gap": -3.0, "row": 0, "at": 2, "id": 3},
+        {"gap": 0.75, "row": 0, "at": 6, "id": 7},
+        {"gap": -0.5, "row": 1, "at": 2, "id": 8},
+    ]
 
 
 def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

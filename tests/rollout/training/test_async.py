@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.config import EngineSettings
-from rollout.dump import read_dump
+from rollout.dump import read_dump, trainer_file
 from rollout.loop import Limits, TrajectoryResult
 from rollout.tokens import SegmentKind
 
@@ -72,9 +73,14 @@ async def test_steps_take_what_ended_first_and_say_how_old_it_is(tiny_dir: Path,
     for line in found[1:]:
         step = line["step"]
         lags: Counter[int] = Counter()
-        for record in read_dump(tmp_path / "rollouts" / f"{step}.jsonl"):
+        trained = [json.loads(text) for text in trainer_file(tmp_path, str(step)).read_text().splitlines()]
+        for record, theirs in zip(read_dump(tmp_path / "rollouts" / f"{step}.jsonl"), trained, strict=True):
             for part in record["segments"][1:]:
                 lags[step - 1 - int(part["weight_version"].removeprefix("step-"))] += part["length"]
+            assert theirs["request_id"] == record["request_id"]
+            assert len(theirs["trainer_logprobs"]) == len(record["logprobs"])
+            if {part["weight_version"] for part in record["segments"][1:]} == {f"step-{step - 1}"}:
+                assert theirs["trainer_logprobs"] == pytest.approx(record["logprobs"], abs=1e-4)
         assert line["async/lag_0"] == pytest.approx(lags[0] / lags.total())
         assert line["async/lag_1"] == pytest.approx(lags[1] / lags.total())
         assert min(lags) >= 0

@@ -100,6 +100,7 @@ async def test_two_shards_learn_what_one_process_does(
         for step in range(1, 4):
             mine, theirs = alone.step(sampled_batch), split.step(sampled_batch)
             assert theirs == pytest.approx(mine, rel=CLOSE, abs=CLOSE), step
+            torch.testing.assert_close(split.logprobs, alone.logprobs, rtol=0, atol=CLOSE)
         state = saved(split, tmp_path, 3)
         split.write(tmp_path / "model")
         with pytest.raises(Diverged, match="the loss of step 4 is nan"):
