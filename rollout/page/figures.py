@@ -16,6 +16,7 @@ from typing import Any
 
 from rollout.dump import TRAINER
 from rollout.metrics import PHASES
+from rollout.page.agreement import PartAgreement
 from rollout.page.bodies import finite
 from rollout.rewards.agreement import is_case
 from rollout.viewer.rows.groups import scores_of
@@ -122,11 +123,16 @@ class RunFindings:
     _slow: list[tuple[float, int, int, str, str]] = field(default_factory=list)
     _failures: _Kinds = field(default_factory=_Kinds)
     _masked: _Kinds = field(default_factory=_Kinds)
+    _rewards: PartAgreement = field(default_factory=PartAgreement)
 
-    def add(self, number: int, record: Mapping[str, Any]) -> None:
+    def add(self, number: int, row: RowSummary, record: Mapping[str, Any]) -> None:
         """Looks at one row."""
-        if record.get("masked") is True:
-            self._masked.add((str(record.get("cause") or "")[:40], _telling_line(record.get("error"))), number)
+        if row.masked:
+            self._masked.add((row.cause, _telling_line(record.get("error"))), number)
+        given = record.get("reward_parts")
+        if isinstance(given, dict):
+            for score in scores_of([row]):
+                self._rewards.add(number, row.uid or str(row.prompt_key), score, given)
         parts = record.get("earlier")
         offset = 0
         for part in [*(parts if isinstance(parts, list) else ()), record]:
@@ -153,7 +159,8 @@ class RunFindings:
             for kind, count, rows in self._masked.most()
         ]
         gaps = [{"gap": gap, "row": row, "at": at, "id": id} for _, row, at, id, gap in sorted(self._gaps)[::-1]]
-        lists = {"tokens": tokens, "gaps": gaps, "slow": slow, "failures": failures, "masked": masked}
+        lists: dict[str, Any] = {"tokens": tokens, "gaps": gaps, "slow": slow, "failures": failures, "masked": masked}
+        lists["rewards"] = self._rewards.facts()
         return {**lists, "truncated": self._failures.truncated or self._masked.truncated}
 
     def _surprises(self, number: int, part: Mapping[str, Any], offset: int) -> int:

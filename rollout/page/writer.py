@@ -119,7 +119,7 @@ class _Reader:
         if row.problem:
             block.bodies.append(None)
         else:
-            self.findings.add(self._rows, record)
+            self.findings.add(self._rows, row, record)
             self._note_tokens(record)
             texts = self._parts.add("texts", text_body(record, row.size))
             block.bodies.append((texts, self._parts.add("tokens", token_body(record))))

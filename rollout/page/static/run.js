@@ -267,7 +267,7 @@ async function groupView(picked, state) {
 }
 
 function findView() {
-  const { tokens, gaps, slow, failures, masked, truncated } = facts.findings;
+  const { tokens, gaps, slow, failures, masked, rewards, truncated } = facts.findings;
   const where = (row, more) =>
     el("a", { href: address({ view: "row", row, ...more }) }, `step ${label(row)}, line ${value("line", row)}`);
   const lines = (heads, list) => (list.length ? el("table", { class: "plain" },
@@ -289,6 +289,13 @@ function findView() {
           where(each.row, { tab: "tokens", at: each.at })]))) : null,
     card("The slowest calls, waits included", lines(["time", "tool", "outcome", "in"], slow.map((each) =>
       [seconds(each.seconds), tool(each), onLine(each.outcome, 40), where(each.row, { call: each.call })]))),
+    rewards.parts.length ? card("Parts of the reward that agree with nothing",
+      lines(["part", "rows", "most like", "correlation"], rewards.parts.map((each) => [onLine(each.part, 60),
+        String(each.rows), each.always === null ? onLine(each.with, 60) : `always ${number(each.always)}`,
+        number(each.correlation)]))) : null,
+    rewards.suspects.length ? card("Tests that no answer passes, though some pass others",
+      lines(["group", "tests", "in"], rewards.suspects.map((each) =>
+        [onLine(each.group, 40), onLine(each.tests.join(" "), 100), where(each.row)]))) : null,
     card("Calls that failed the same way",
       lines(["calls", "tool", "outcome", "last line of the answer, numbers as #", "in"], failures.map((each) =>
         [String(each.calls), tool(each), onLine(each.outcome, 40), el("code", {}, onLine(each.text)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rollout.dump import read_dump, trainer_file, write_trainer_logprobs
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import RolloutMetrics
+from rollout.page.agreement import LEAST_ROWS, NOTHING
 from rollout.report import FinishedRun, write_summary
 from rollout.rewards import Reward
 from rollout.tools import ToolOutcome
@@ -82,6 +84,32 @@ def test_what_is_worth_a_look_is_found(tmp_path: Path) -> None:
     assert (findings["slow"][0]["seconds"], findings["slow"][0]["row"], findings["slow"][0]["call"]) == (9.2, 0, 1)
     failure = findings["failures"][0]
     assert (failure["text"], failure["calls"], failure["rows"]) == ("KeyError: #", 2, [0, 1])
+
+
+def test_parts_and_tests_that_tell_nothing_are_found(tmp_path: Path) -> None:
+    draws = random.Random(3)
+    found = []
+    for number in range(200):
+        right, brief = draws.random() < 0.5, draws.random()
+        parts = {"right": float(right), "brief": brief, "chance": draws.random(), "format": 1.0}
+        parts |= {"short": brief + draws.random()} if number % 2 else {}
+        parts |= {"code/case/a": float(right), "code/case/b": 0.0}
+        each = result([1, 2], sampled([4, 5]), uid=f"u{number % 50}", trajectory_id=str(number))
+        found.append(dataclasses.replace(each, reward=Reward(float(right), parts)))
+    masked = result([1, 2], sampled([4]), infra=True)
+    write_dump(tmp_path, masked, *found)
+    rewards = page_facts(page_of(tmp_path))["findings"]["rewards"]
+    assert [(each["part"], each["rows"], each["always"]) for each in rewards["parts"]] == [
+        ("chance", 200, None),
+        ("format", 200, 1.0),
+    ]
+    assert abs(rewards["parts"][0]["correlation"]) < NOTHING
+    assert len(rewards["suspects"]) == 50 - sum(
+        all(each.reward is not None and not each.reward.value for each in found[n::50]) for n in range(50)
+    )
+    assert rewards["suspects"][0] == {"row": 1, "group": "u0", "tests": ["code/case/b"]}
+    write_dump(tmp_path / "few", *found[: LEAST_ROWS - 1])
+    assert page_facts(page_of(tmp_path / "few"))["findings"]["rewards"]["parts"] == []
 
 
 @pytest.mark.parametrize("complete", [True, False, None])
