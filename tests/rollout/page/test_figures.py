@@ -169,6 +169,31 @@ def test_the_trainers_logprobs_are_found_by_id_and_where_they_differ_most_is_tol
     ]
 
 
+@pytest.mark.parametrize(
+    "lists",
+    [
+        '"x"',
+        "[[], {}]",
+        "[null, null]",
+        "[NaN, -2]",
+        "[1e999, -2]",
+        '["a", -1]',
+        "[-1]",
+        '[-2, -2], "earlier": 7',
+        "[[",
+        "\xff",
+    ],
+)
+def test_nonsense_of_a_trainer_tells_nothing(tmp_path: Path, lists: str) -> None:
+    whole = result([1, 2], sampled([8, 9], logprob=-2.0), trajectory_id="whole")
+    write_dump(tmp_path / "rollouts", dataclasses.replace(whole, earlier=(whole.trajectory,)))
+    (tmp_path / "metrics.jsonl").write_text("")
+    file = trainer_file(tmp_path, "1")
+    file.parent.mkdir()
+    file.write_text(f'{{"request_id": "whole", "trainer_logprobs": {lists}}}\n', encoding="latin-1")
+    assert page_facts(page_of(tmp_path))["findings"]["gaps"] == []
+
+
 def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dump(tmp_path / "run", *results())
     assert main(["report", str(tmp_path / "run" / "1.jsonl"), f"to={tmp_path / 'new' / 'a.html'}"]) == 0
