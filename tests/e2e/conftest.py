@@ -39,13 +39,12 @@ def ports_as_settings(ports: StackPorts) -> list[str]:
     return [f"{name}={address}" for name, address in asdict(ports).items() if not name.endswith("_health")]
 
 
-def start(tmp_path: Path, *args: str, ahead: bool = False) -> Service:
-    """Starts `fairbox up` on free ports, with all languages that are here, and returns when it says that it is up.
-    `ahead`: as it does by itself, with processes that have imported numpy and others before anybody asks."""
+def start(tmp_path: Path, *args: str, whole: bool = False) -> Service:
+    """Starts `fairbox up` on free ports and returns when it says that it is up. `whole`: as it does by itself, with all
+    languages that are here, and processes that have imported numpy and others before anybody asks."""
     ports = StackPorts.free()
     log = tmp_path / "up.log"
-    left_out = "EXECUTOR_" if ahead else "EXECUTOR_LANGUAGES"
-    env = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    env = {name: value for name, value in os.environ.items() if not (whole and name.startswith("EXECUTOR_"))}
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args],
@@ -73,7 +72,9 @@ def stop(service: Service) -> int:
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One `fairbox up` for all tests, with two programs in flight at most."""
-    running = start(tmp_path_factory.mktemp("up"), "max_in_flight=2")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("EXECUTOR_LANGUAGES", "")  # all that are here
+        running = start(tmp_path_factory.mktemp("up"), "max_in_flight=2")
     yield running
     assert stop(running) == 130
 

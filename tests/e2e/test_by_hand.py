@@ -129,7 +129,7 @@ def test_status_of_nothing_is_one_line_each() -> None:
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
-    running = start(tmp_path, ahead=True)
+    running = start(tmp_path, whole=True)
     below = children(running.process.pid)
     running.process.kill()
     running.process.wait()

@@ -66,11 +66,8 @@ async def test_an_executor_of_ours_gets_a_control_group_from_systemd_or_says_why
 
 
 @starts
-def test_fairbox_up_serves_fairbox_exec_and_ends_all_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EXECUTOR_LANGUAGES", "python")
-    service = start(tmp_path, ahead=True)
+def test_fairbox_up_serves_fairbox_exec_and_ends_all_that_it_started(tmp_path: Path) -> None:
+    service = start(tmp_path)
     below = children(service.process.pid)
     done = fairbox("exec", "--executor", service.ports.executor, "-c", "print(6 * 7)", input="")
     assert (done.stdout, done.stderr, done.returncode) == ("42\n", "", 0)
