@@ -54,7 +54,7 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
 TRAINER = "trainer_logprobs"
 """Field beside `logprobs`, and name of the folder."""
 _DIGITS = 6
-"""Decimals of a trainer's logprob: a float32 has no more of one that is below -1."""
+"""Decimals of a trainer's logprob: two implementations in float32 differ by more."""
 
 
 class DumpError(FairboxError):

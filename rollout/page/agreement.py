@@ -1,6 +1,7 @@
 """Which parts of the reward agree with nothing: with the score no more than with any other part. Pure.
 
-Held are the numbers of each scored row, of `MOST_PARTS` parts at most.
+Held are the numbers of each scored row, of `MOST_PARTS` parts at most, and two numbers for each test of a program, of
+which `MOST_RUNS` are looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ MOST_PARTS = 24
 LEAST_ROWS, NOTHING = 100, 0.1
 """Correlations below `NOTHING` are none, if there are as many rows: of a hundred, a part that agrees at 0.3 is below it
 once in sixty draws; of thirty, once in nine."""
-_SCORE = "score"
+MOST_RUNS = 1 << 21
+"""Results of tests that are looked at: forty for each of 50,000 rows."""
+_MOST_CHARS = 200
+"""Parts with longer names are left out."""
 _MOST_SUSPECTS, _MOST_TESTS = 50, 20
 
 
@@ -28,26 +32,34 @@ class PartAgreement:
     """`add` each scored row; `facts()` names parts, and tests of programs, that tell nothing."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, array[float]] = {_SCORE: array("d")}
+        self.truncated = False
+        """Says whether there were more results of tests than are looked at."""
+        self._scores = array("d")
+        self._columns: dict[str, array[float]] = {}
         self._tests = CaseAgreement()
+        self._left = MOST_RUNS
         self._first: dict[str, int] = {}
+        """Group -> its first row that has tests."""
 
     def add(self, number: int, group: str, score: float, parts: Mapping[str, Any]) -> None:
         """Takes a row in. What is no finite number is missing."""
-        rows = len(self._columns[_SCORE])
-        self._first.setdefault(group, number)
-        self._columns[_SCORE].append(score)
-        cases = {}
+        rows, cases = len(self._scores), {}
+        self._scores.append(score)
         for name, value in parts.items():
-            if (known := finite(value)) is None:
+            if (known := finite(value)) is None or len(name) > _MOST_CHARS:
                 continue
             if is_case(name):
                 cases[name] = known
-            elif name in self._columns or len(self._columns) <= MOST_PARTS:
+            elif name in self._columns or len(self._columns) < MOST_PARTS:
                 column = self._columns.setdefault(name, array("d"))
                 column.extend([math.nan] * (rows - len(column)))
                 column.append(known)
-        self._tests.add(group, cases)
+        self._left -= len(cases)
+        if self._left < 0:
+            self.truncated = True
+        elif cases:
+            self._first.setdefault(group, number)
+            self._tests.add(group, cases)
 
     def facts(self) -> dict[str, Any]:
         """The parts, and the tests that no answer to their problem passes though some pass others."""
@@ -58,18 +70,18 @@ class PartAgreement:
         return {"parts": self._parts(), "suspects": suspects[:_MOST_SUSPECTS]}
 
     def _parts(self) -> list[dict[str, Any]]:
-        centred = {name: _centred(column, len(self._columns[_SCORE])) for name, column in self._columns.items()}
+        score = _centred(self._scores, len(self._scores))
+        centred = {name: _centred(column, len(score)) for name, column in self._columns.items()}
         found = []
-        for name, column in self._columns.items():
-            known = [value for value in column if not math.isnan(value)]
-            if name == _SCORE or len(known) < LEAST_ROWS:
+        for name, own in centred.items():
+            known = [value for value in self._columns[name] if not math.isnan(value)]
+            if len(known) < LEAST_ROWS:
                 continue
-            if not any(centred[name]):
+            if not any(own):
                 found.append({"part": name, "rows": len(known), "always": known[0], "with": "", "correlation": 0.0})
                 continue
-            most, other = max(
-                (abs(sum(map(mul, centred[name], theirs))), other) for other, theirs in centred.items() if other != name
-            )
+            others = [("the score", score), *(each for each in centred.items() if each[0] != name)]
+            most, other = max((abs(sum(map(mul, own, theirs))), other) for other, theirs in others)
             if most < NOTHING:
                 found.append({"part": name, "rows": len(known), "always": None, "with": other, "correlation": most})
         return found

@@ -128,11 +128,11 @@ class RunFindings:
     def add(self, number: int, row: RowSummary, record: Mapping[str, Any]) -> None:
         """Looks at one row."""
         if row.masked:
-            self._masked.add((row.cause, _telling_line(record.get("error"))), number)
+            self._masked.add((row.cause[:40], _telling_line(record.get("error"))), number)
         given = record.get("reward_parts")
         if isinstance(given, dict):
             for score in scores_of([row]):
-                self._rewards.add(number, row.uid or str(row.prompt_key), score, given)
+                self._rewards.add(number, row.uid[:80] or str(row.prompt_key), score, given)
         parts = record.get("earlier")
         offset = 0
         for part in [*(parts if isinstance(parts, list) else ()), record]:
@@ -161,7 +161,7 @@ class RunFindings:
         gaps = [{"gap": gap, "row": row, "at": at, "id": id} for _, row, at, id, gap in sorted(self._gaps)[::-1]]
         lists: dict[str, Any] = {"tokens": tokens, "gaps": gaps, "slow": slow, "failures": failures, "masked": masked}
         lists["rewards"] = self._rewards.facts()
-        return {**lists, "truncated": self._failures.truncated or self._masked.truncated}
+        return {**lists, "truncated": any(each.truncated for each in (self._failures, self._masked, self._rewards))}
 
     def _surprises(self, number: int, part: Mapping[str, Any], offset: int) -> int:
         """Keeps the least likely sampled tokens, whose logprobs are the lowest: others have 0. Returns the tokens."""
@@ -176,7 +176,7 @@ class RunFindings:
                     if logprob is not None and logprob < 0.0 and isinstance(ids[at], int):
                         _keep(self._tokens, (-logprob, number, offset + len(prompt) + at, ids[at]))
             self._disagreements(number, part.get(TRAINER), logprobs, ids, offset + len(prompt))
-        except TypeError:  # logprobs that are no numbers
+        except (TypeError, OverflowError):  # logprobs that are no numbers, or none that a float holds
             return len(prompt) + len(ids)
         return len(prompt) + len(ids)
 

@@ -300,7 +300,7 @@ function findView() {
       lines(["calls", "tool", "outcome", "last line of the answer, numbers as #", "in"], failures.map((each) =>
         [String(each.calls), tool(each), onLine(each.outcome, 40), el("code", {}, onLine(each.text)),
           some(each.rows)])),
-      truncated ? el("p", {}, "There were too many kinds of failures to count all.") : null),
+      truncated ? el("p", {}, "There was too much of a kind to count all of it.") : null),
     card(`${many(flat.length, "group")} without signal`,
       lines(["group", "rows", "every score", "in"], flat.slice(0, 50).map((each) => [groupLabel(each),
         String(each.members.length), number(each.mean),

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from rollout.loop import ToolCallRecord
+from rollout.page.agreement import LEAST_ROWS
+from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import ToolOutcome
 from rollout.viewer.rows.filters import parse_filter
@@ -261,6 +263,19 @@ def test_long_lists_hold_only_the_lines_that_are_seen(tab: Tab, tmp_path: Path) 
     tab.page.keyboard.press("End")
     tab.page.wait_for_selector(".line[data-i='19999'][aria-selected=true]")
     assert tab.all(".line[data-i='19999']")[0].split()[:2] == ["1", "0"]
+
+
+def test_findings_name_rewards_and_tests_that_tell_nothing(tab: Tab, tmp_path: Path) -> None:
+    parts = ({"format": 1.0, "code/case/a": float(number % 2), "code/case/<b>": 0.0} for number in range(LEAST_ROWS))
+    given = [Reward(each["code/case/a"], each) for each in parts]
+    found = [dataclasses.replace(result([1], sampled([2]), uid="<i>u</i>"), reward=reward) for reward in given]
+    write_dump(tmp_path, *found)
+    tab.open(page_of(tmp_path))
+    tab.go(view="find")
+    cells = "section.card:has(h3:text-is('{}')) td"
+    assert tab.all(cells.format("Parts of the reward that agree with nothing")) == ["format", "100", "always 1", "0"]
+    suspects = tab.all(cells.format("Tests that no answer passes, though some pass others"))
+    assert suspects == ["<i>u</i>", "code/case/<b>", "step 1, line 1"]
 
 
 def test_a_call_is_run_again_by_its_line(tab: Tab, tmp_path: Path) -> None:

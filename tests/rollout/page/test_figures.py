@@ -92,6 +92,7 @@ def test_parts_and_tests_that_tell_nothing_are_found(tmp_path: Path) -> None:
     for number in range(200):
         right, brief = draws.random() < 0.5, draws.random()
         parts = {"right": float(right), "brief": brief, "chance": draws.random(), "format": 1.0}
+        parts |= {"score": 1.0 - parts["right"], "x" * 1000: draws.random()}
         parts |= {"short": brief + draws.random()} if number % 2 else {}
         parts |= {"code/case/a": float(right), "code/case/b": 0.0}
         each = result([1, 2], sampled([4, 5]), uid=f"u{number % 50}", trajectory_id=str(number))
@@ -179,6 +180,7 @@ def test_the_trainers_logprobs_are_found_by_id_and_where_they_differ_most_is_tol
         "[1e999, -2]",
         '["a", -1]',
         "[-1]",
+        f"[-1{400 * '0'}, -2]",
         '[-2, -2], "earlier": 7',
         "[[",
         "\xff",
