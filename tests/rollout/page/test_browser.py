@@ -255,14 +255,14 @@ def test_the_keyboard_alone_reaches_everything(tab: Tab, played: Path) -> None:
 
 
 def test_long_lists_hold_only_the_lines_that_are_seen(tab: Tab, tmp_path: Path) -> None:
-    lines = [json.dumps({"score": number, "input": "?", "output": "!"}) for number in range(20_000)]
+    lines = [json.dumps({"score": number, "input": "?", "output": "!"}) for number in range(50_000)]
     (tmp_path / "1.jsonl").write_text("\n".join(lines) + "\n")
     tab.open(page_of(tmp_path))
     tab.go(view="rows", sort="-score")
     assert tab.page.locator(".list .line").count() < 100
     tab.page.keyboard.press("End")
-    tab.page.wait_for_selector(".line[data-i='19999'][aria-selected=true]")
-    assert tab.all(".line[data-i='19999']")[0].split()[:2] == ["1", "0"]
+    tab.page.wait_for_selector(".line[data-i='49999'][aria-selected=true]")
+    assert tab.all(".line[data-i='49999']")[0].split()[:2] == ["1", "0"]
 
 
 def test_findings_name_rewards_and_tests_that_tell_nothing(tab: Tab, tmp_path: Path) -> None:
