@@ -95,7 +95,7 @@ test-newest:  ## Run the smoke tests with the newest Python that is here
 newest-suites: $(VENV)/.smoke
 	$(BIN)/python -m pytest $(SMOKE) -k "not landlock"
 
-# Without models, which those tests do not need: a minute less.
+# Without models, which those tests do not need, and which take minutes to install.
 $(VENV)/.smoke: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[gateway,tls,science]' pytest pytest-asyncio pytest-timeout hypothesis \
 	  requests --constraint constraints.txt

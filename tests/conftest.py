@@ -6,7 +6,7 @@ spinning, which took five times as long. Ray's workers have the priority of all 
 lowest, and on a busy machine no more than what is left.
 
 Executors that tests start know Python and bash alone, and import no scientific package before anybody asks, unless the
-test says otherwise: by themselves they take five times as long to start."""
+test says otherwise: by themselves they take four times the processor time to start."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executor_service import Cause
-from rollout.dump import DumpError, DumpWriter, read_dump, record_of
+from rollout.dump import DumpError, DumpWriter, read_dump, record_of, trainer_file, write_trainer_logprobs
 from rollout.engines import SamplingParams
 from rollout.loop import Task, ToolCallRecord, TrajectoryResult
 from rollout.tokens import ChatTemplate
@@ -98,6 +98,21 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DumpError, match="can't be written"), DumpWriter(tmp_path / "file" / "below", 1):
         pass
+
+
+def test_a_trainers_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = trainer_file(tmp_path, "1")
+    write_trainer_logprobs(path, [("a", [[-0.12345678, float("-inf")]]), ("b", [[-1.0], []])])
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"request_id": "a", "trainer_logprobs": [-0.123457, None], "earlier": []},
+        {"request_id": "b", "trainer_logprobs": [], "earlier": [{"trainer_logprobs": [-1.0]}]},
+    ]
+    before = path.read_text()
+    with pytest.raises(ZeroDivisionError):
+        write_trainer_logprobs(path, (("a", [[1 / number]]) for number in (1, 0)))
+    assert path.read_text() == before
+    with pytest.raises(DumpError, match="can't be written"):
+        write_trainer_logprobs(path / "2.ndjson", [])
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

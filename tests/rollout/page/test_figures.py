@@ -18,6 +18,7 @@ from rollout.dump import read_dump, trainer_file, write_trainer_logprobs
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import RolloutMetrics
+from rollout.page import agreement
 from rollout.page.agreement import LEAST_ROWS, NOTHING
 from rollout.report import FinishedRun, write_summary
 from rollout.rewards import Reward
@@ -111,6 +112,16 @@ def test_parts_and_tests_that_tell_nothing_are_found(tmp_path: Path) -> None:
     assert rewards["suspects"][0] == {"row": 1, "group": "u0", "tests": ["code/case/b"]}
     write_dump(tmp_path / "few", *found[: LEAST_ROWS - 1])
     assert page_facts(page_of(tmp_path / "few"))["findings"]["rewards"]["parts"] == []
+
+
+def test_more_results_of_tests_than_are_looked_at_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = Reward(0.5, {"code/case/a": 1.0, "code/case/b": 0.0})
+    write_dump(tmp_path, *(dataclasses.replace(result([1], sampled([2]), uid=uid), reward=reward) for uid in "uv"))
+    for most, groups in ((4, ["u", "v"]), (3, ["u"])):
+        monkeypatch.setattr(agreement, "MOST_RUNS", most)
+        findings = page_facts(page_of(tmp_path))["findings"]
+        assert [each["group"] for each in findings["rewards"]["suspects"]] == groups
+        assert findings["truncated"] is (most == 3)
 
 
 @pytest.mark.parametrize("complete", [True, False, None])

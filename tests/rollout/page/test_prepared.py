@@ -36,11 +36,11 @@ def page(run: Path) -> Path:
     return page_of(run)
 
 
-def view(tab: Tab, page: Path, name: str) -> None:
+def open_findings(tab: Tab, page: Path) -> None:
     """One click."""
     tab.open(page)
-    tab.page.get_by_role("link", name=name, exact=True).click()
-    tab.page.wait_for_selector(f'body[data-view="{ {"Findings": "find", "Timeline": "time"}[name] }"][data-shown]')
+    tab.page.get_by_role("link", name="Findings", exact=True).click()
+    tab.page.wait_for_selector('body[data-view="find"][data-shown]')
 
 
 def table(tab: Tab, title: str) -> Any:
@@ -58,7 +58,7 @@ def follow(tab: Tab, title: str) -> None:
 
 
 def test_why_a_step_was_slow(tab: Tab, page: Path) -> None:
-    view(tab, page, "Findings")
+    open_findings(tab, page)
     slowest, next_one = found(tab, "The slowest calls, waits included")[:2]
     assert slowest[0] == f"{WAITED_S:.1f} s"
     assert slowest[3].startswith(f"step {SLOW_STEP}, ")
@@ -69,7 +69,7 @@ def test_why_a_step_was_slow(tab: Tab, page: Path) -> None:
 
 
 def test_which_trajectories_were_masked_and_by_whose_fault(tab: Tab, page: Path) -> None:
-    view(tab, page, "Findings")
+    open_findings(tab, page)
     ((count, cause, why, where),) = found(tab, "Masked, by whose fault and why")
     assert (count, cause) == ("3", "INFRA")
     assert why.split("#")[-1] == LOST.split("50051")[1]
@@ -77,7 +77,7 @@ def test_which_trajectories_were_masked_and_by_whose_fault(tab: Tab, page: Path)
 
 
 def test_where_trainer_and_engine_differ_most(tab: Tab, page: Path) -> None:
-    view(tab, page, "Findings")
+    open_findings(tab, page)
     first, second = found(tab, "The tokens on which trainer and engine differ most")[:2]
     assert abs(float(first[0]) - APART) < 0.02
     assert abs(float(second[0])) < 0.02

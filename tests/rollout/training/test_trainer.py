@@ -15,7 +15,7 @@ import pytest
 from fairbox.errors import ConfigError, FairboxError
 from rollout.cli import main
 from rollout.config import EngineSettings
-from rollout.dump import read_dump
+from rollout.dump import read_dump, trainer_file
 from rollout.loop import Limits
 from tests.rollout.training.vowels import VowelsConfig
 
@@ -91,6 +91,16 @@ def state(out: Path, step: int) -> dict[str, Any]:
     return found.state
 
 
+def test_a_trainers_file_that_cannot_be_written_costs_no_step(
+    tiny_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = trainer_file(tmp_path, "1").parent
+    folder.write_text("no folder")
+    assert trained(run_of(tiny_dir, tmp_path, steps=1))
+    assert [line["step"] for line in lines(tmp_path)] == [0, 1]
+    assert f"{folder / '1.ndjson'}: can't be written" in caplog.text
+
+
 def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tiny_dir: Path, tmp_path: Path) -> None:
     assert trained(run_of(tiny_dir, tmp_path / "whole"))
     assert not trained(run_of(tiny_dir, tmp_path / "parts"), stop_at=2)
@@ -103,8 +113,11 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tiny_dir: Path
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 9}\n{"step"')
     (tmp_path / "parts" / "rollouts" / "4.jsonl").write_text("{}\n")
+    trainer_file(tmp_path / "parts", "9").write_text("{}\n")
     assert trained(run_of(tiny_dir, tmp_path / "parts", resume=True))
     assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
+    files = trainer_file(tmp_path / "parts", "1").parent.iterdir()
+    assert sorted(file.name for file in files) == [f"{step}.ndjson" for step in range(1, 5)]
     whole, parts = state(tmp_path / "whole", 4), state(tmp_path / "parts", 4)
     assert all(torch.equal(value, parts["parameters"][name]) for name, value in whole["parameters"].items())
     moved = [value["exp_avg"] for value in whole["optimizer"]["state"].values()]
