@@ -212,16 +212,16 @@ test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, three minutes
 	@$(MAKE) --no-print-directory -k -j 2 $(KERNEL_ROWS:%=core-on-kernel/%)
 
 $(KERNEL_ROWS:%=on-kernel/%): on-kernel/%:
-	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter no-%,$*),tests/kernel,$(KERNEL_TESTS))
+	@KERNEL_TIMEOUT=$${KERNEL_TIMEOUT:-3600} tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter no-%,$*),tests/kernel,$(KERNEL_TESTS))
 
 $(KERNEL_ROWS:%=core-on-kernel/%): core-on-kernel/%:
 	@tests/kernel/boot.sh $* -q tests/kernel
 
 on-landlock:
-	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh landlock -m "kernel or not soak" $(ON_LANDLOCK)
+	@KERNEL_TIMEOUT=$${KERNEL_TIMEOUT:-3600} tests/kernel/boot.sh landlock -m "kernel or not soak" $(ON_LANDLOCK)
 
 nfs-on-kernel/%:
-	@KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter nfs-root,$*),tests/kernel/test_nfs.py,$(NFS_TESTS))
+	@KERNEL_TIMEOUT=$${KERNEL_TIMEOUT:-3600} tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter nfs-root,$*),tests/kernel/test_nfs.py,$(NFS_TESTS))
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis

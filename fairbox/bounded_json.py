@@ -32,8 +32,12 @@ _FINITE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 _STRING, _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"?', re.DOTALL), re.compile(r"[][{}]")
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _WORD = re.compile(r"[-+.0-9A-Za-z]*+")
-_RUN = re.compile(rf'(?:(?:"[^"\\\x00-\x1f]{{0,1000}}+"|[-+.0-9A-Za-z]{{1,{MOST_DIGITS}}}+)[ \t\n\r]*+,[ \t\n\r]*+)+')
+_SCALAR = rf'(?:"[^"\\\x00-\x1f]{{0,1000}}+"|[-+.0-9A-Za-z]{{1,{MOST_DIGITS}}}+)[ \t\n\r]*+'
+_COMMA = r",[ \t\n\r]*+"
+_RUN = re.compile(f"(?:{_SCALAR}{_COMMA})+")
 """Scalars of an array up to its last comma: most of what is long is such a row, and the C scanner is fast with it."""
+_ROWS = re.compile(rf"(?:(?:{_SCALAR}|\[[ \t\n\r]*+(?:{_SCALAR}(?:{_COMMA})?)*\][ \t\n\r]*+){_COMMA})+")
+"""The same with arrays of scalars among them, such as an id with its logprob."""
 _UNICODE = r"\\u[0-9a-fA-F]{4}"
 _PIECE = re.compile(
     rf'(?:[^"\\]++|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{{2}}{_UNICODE}|\\u(?![dD][89abAB])[0-9a-fA-F]{{4}}|{_UNICODE}(?=.{{6}}))*',
@@ -136,8 +140,19 @@ class Reader:
 
     def run(self) -> list[Any]:
         """Scalars and the commas behind them, as many as are next: a value has to follow."""
+        values = self._matched(_RUN)
+        self.count(len(values))
+        return values
+
+    def rows(self) -> list[Any]:
+        """The same, and arrays of scalars among them."""
+        values = self._matched(_ROWS)
+        self.count(len(values) + sum(len(each) for each in values if isinstance(each, list)))
+        return values
+
+    def _matched(self, pattern: re.Pattern[str]) -> list[Any]:
         self.mark()
-        found = _RUN.match(self._text, self._at, self._at + STEP)
+        found = pattern.match(self._text, self._at, self._at + STEP)
         if found is None:
             return []
         self._at = found.end()
@@ -145,7 +160,6 @@ class Reader:
         values, end = self._scan(f"[{row}]", 0)
         if end != len(row) + 2:
             raise ValueError(f"Expecting ',' before character {self._at}")
-        self.count(len(values))
         return values  # type: ignore[no-any-return]
 
 
@@ -176,7 +190,7 @@ class _Builder(Reader):
         if self.takes("]"):
             return found
         while True:
-            found += self.run()
+            found += self.rows() if depth else self.run()
             found.append(self._value(depth))
             if self.takes("]"):
                 return found

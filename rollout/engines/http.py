@@ -1,21 +1,26 @@
 """One inference server over aiohttp: bytes, JSON and server-sent events, no decisions.
 
 Invariants: every failure of the connection, the protocol or the server is an EngineUnavailable that names the address;
-every call but the reading of a stream has a deadline; no answer is read beyond its bound.
+every call but the reading of a stream has a deadline; no answer is read beyond its bound, and none of more than some
+kilobytes on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import reprlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Self
 
 import aiohttp
 
-from fairbox.bounded_json import STEP, loads
+from fairbox.apart import AT_ONCE, read_apart
+from fairbox.bounded_json import loads
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry.tracing import carried
 from rollout.engines.base import EngineUnavailable
@@ -28,6 +33,9 @@ _MAX_JSON_BYTES = 8 << 20
 """Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
 _MOST_DEPTH, _MOST_VALUES = 64, 1_000_000
 """Bounds of such an answer. A value takes more than eight bytes with its key, so that only nonsense has as many."""
+_DATA = b"data:"
+_BYTES_PER_VALUE = 4
+"""Fewest bytes of a value in a long event: ids and logprobs take more on average."""
 
 
 def check_url(url: str, field: str) -> str:
@@ -51,14 +59,40 @@ class EventSplitter:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that `data` completes."""
-        *events, self._rest = (self._rest + data).split(b"\n\n")
-        if max(map(len, (*events, self._rest))) > self._max_bytes:
+        rest, payloads, start = self._rest, [], 0
+        seen = max(0, len(rest) - 1)  # no event ends before this
+        rest += data
+        with memoryview(rest) as view:  # what is long is copied once
+            while (end := rest.find(b"\n\n", max(seen, start))) >= 0:
+                self._check(end - start)
+                if rest.startswith(_DATA, start, end):
+                    payloads.append(bytes(view[start + len(_DATA) : end]))
+                start = end + 2
+        self._check(len(rest) - start)
+        del rest[:start]
+        return payloads
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
             raise EngineUnavailable(f"a server answered with more than {self._max_bytes} bytes")
-        return [event.removeprefix(b"data:").strip() for event in events if event.startswith(b"data:")]
+
+
+def event_of(payload: bytes) -> Any:
+    """The event of a payload; None: the stream is complete. Raises EngineUnavailable."""
+    if len(payload) < AT_ONCE and payload.strip() == b"[DONE]":
+        return None
+    try:
+        if len(payload) <= AT_ONCE:
+            return json.loads(payload)
+        return loads(payload, depth=_MOST_DEPTH, left=[len(payload) // _BYTES_PER_VALUE])
+    except (ValueError, RecursionError) as error:
+        problem = f"{error!r:.300}"
+    # Outside of the handler: as its context, the error would keep all that was read until the event loop frees it.
+    raise EngineUnavailable(f"an event can't be read ({problem}): {payload[:200]!r}")
 
 
 class EventStream:
@@ -70,15 +104,21 @@ class EventStream:
         self._splitter = EventSplitter(max_bytes)
         self._events: deque[bytes] = deque()
 
-    async def next(self) -> bytes:
-        """The next payload. Raises EngineUnavailable when the stream ends or breaks."""
+    async def next(self) -> Any:
+        """The next event; None: the stream is complete. Raises EngineUnavailable when it ends otherwise, or breaks."""
         while not self._events:
             with _typed(self._url):
                 data = await self._response.content.readany()
             if not data:
                 raise EngineUnavailable(f"{self._url}: the answer ended before the turn did")
             self._events.extend(self._splitter.feed(data))
-        return self._events.popleft()
+        payload = self._events[0]
+        try:
+            event = await read_apart(len(payload), partial(event_of, payload))
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{self._url}: {error}") from None
+        self._events.popleft()
+        return event
 
 
 class EngineHttp:
@@ -173,9 +213,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _parsed(data: bytes) -> Any:
-    """Its JSON, read beside the event loop where it is long. Raises ValueError."""
-    read = partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES])
-    return read() if len(data) <= STEP else await asyncio.to_thread(read)
+    """Its JSON. Raises ValueError."""
+    return await read_apart(len(data), partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES]))
 
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
@@ -191,4 +230,20 @@ def error_text(event: Any) -> str:
     """Message of an error's body, at most 300 characters of it."""
     error = event.get("error", event) if isinstance(event, dict) else event
     text = error.get("message", error) if isinstance(error, dict) else error
-    return str(text)[:300]
+    return text[:300] if isinstance(text, str) else brief(text)
+
+
+class _Brief(reprlib.Repr):
+    """Looks at the beginning alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = 200
+
+    def repr_dict(self, value: dict[Any, Any], level: int) -> str:
+        return super().repr_dict(dict(islice(value.items(), self.maxdict + 1)), level)  # which would sort them all
+
+
+def brief(value: Any) -> str:
+    """At most 300 characters of what a server sent, however much it is."""
+    return _Brief().repr(value)[:300]

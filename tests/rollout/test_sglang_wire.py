@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams, VersionSpan
-from rollout.engines.http import EventSplitter
+from rollout.engines.http import EventSplitter, event_of
 from rollout.engines.sglang.wire import AnswerReader, generate_body, max_answer_bytes
 
 FIRST = (
@@ -73,12 +73,12 @@ def test_recorded_stream_is_read() -> None:
     splitter = EventSplitter(max_answer_bytes(PARAMS))
     data = f"data: {FIRST}\n\ndata: {LAST}\n\ndata: [DONE]\n\n".encode()
     first, last, done = [payload for cut in (data[:77], data[77:600], data[600:]) for payload in splitter.feed(cut)]
-    assert done == b"[DONE]"
+    assert event_of(done) is None
     answers = reader()
-    assert answers.add(first) is None
+    assert answers.add(event_of(first)) is None
     assert answers.started
     assert answers.queue_s == pytest.approx(0.0132, abs=1e-4)
-    answer = answers.add(last)
+    answer = answers.add(event_of(last))
     assert answer is not None
     assert answer.ids == (7042, 30, 198)
     assert answer.logprobs == (-0.04608883336186409, -0.18103887140750885, -0.4054144620895386)
@@ -88,22 +88,22 @@ def test_recorded_stream_is_read() -> None:
 
 def test_a_server_that_sends_only_what_is_new_is_read_too() -> None:
     answers = reader(incremental=True)
-    answers.add(FIRST.encode())
+    answers.add(event_of(FIRST.encode()))
     logprobs = json.loads(LAST)["meta_info"]["output_token_logprobs"][1:]
-    answer = answers.add(changed(output_ids=[30, 198], output_token_logprobs=logprobs))
+    answer = answers.add(event_of(changed(output_ids=[30, 198], output_token_logprobs=logprobs)))
     assert answer is not None
     assert answer.ids == (7042, 30, 198)
 
 
 def test_aborts_keep_what_there_is() -> None:
     reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-    answer = reader().add(changed(finish_reason=reason))
+    answer = reader().add(event_of(changed(finish_reason=reason)))
     assert answer is not None
     assert answer.finish is FinishReason.ABORT
     assert len(answer.ids) == 3
     waiting = {"type": "abort", "message": "Abort in waiting queue"}
     event = {"text": "", "output_ids": [], "meta_info": {"finish_reason": waiting, "completion_tokens": 0}}
-    answer = reader().add(json.dumps(event).encode())
+    answer = reader().add(event)
     assert answer is not None
     assert (answer.finish, answer.ids, answer.versions) == (FinishReason.ABORT, (), ())
 
@@ -121,6 +121,8 @@ def test_aborts_keep_what_there_is() -> None:
         (changed(output_token_logprobs=[[None, 7042, None]] * 3), "id 7042 with logprob None"),
         (changed(output_ids=[99999] * 3, output_token_logprobs=[[-0.1, 99999, None]] * 3), "id 99999"),
         (changed(completion_tokens=4), "3 ids and counts 4"),
+        (changed(output_ids=[7042] * 4, output_token_logprobs=[[-0.1, 7042, None]] * 4), "4 ids, 3 were wanted"),
+        (b"[DONE]", "can't be read"),
         (changed(weight_versions=[{"version": "a", "start": 0, "end": 2}]), "don't cover 3 ids"),
         (changed(weight_versions=[{"version": "a", "start": 1, "end": 3}]), "don't cover 3 ids"),
         (changed(finish_reason={"type": "stop", "matched": "NaN happened"}), "NaN happened"),
@@ -129,13 +131,13 @@ def test_aborts_keep_what_there_is() -> None:
 )
 def test_nonsense_is_the_engines_failure(payload: bytes, sentence: str) -> None:
     with pytest.raises(EngineUnavailable, match=sentence):
-        reader().add(payload)
+        reader().add(event_of(payload))
 
 
 def test_turn_that_ends_short_without_reason_is_refused() -> None:
     answers = AnswerReader(SamplingParams(max_new_tokens=9), vocab_size=49152)
     with pytest.raises(EngineUnavailable, match="ended a turn of 9 ids after 3"):
-        answers.add(LAST.encode())
+        answers.add(event_of(LAST.encode()))
 
 
 def test_answers_are_bounded() -> None:

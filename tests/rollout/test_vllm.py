@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from fairbox.errors import FieldErrors
 from rollout.config import EngineSettings
 from rollout.engine_choice import make_engine
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, ReplicatedEngine, SamplingParams
-from rollout.engines.http import EventSplitter
+from rollout.engines.http import EventSplitter, event_of
 from rollout.engines.replicas import placement
 from rollout.engines.vllm.api import LogprobsMode, TurnReader, check_exact, completion_body, longest_context
 from rollout.engines.vllm.engine import VllmEngine
@@ -52,10 +53,10 @@ TURN = event([7], prompt=[5, 6]) + event([8, 9]) + event([STOP], finish="stop") 
 def read(*pieces: bytes) -> TurnReader:
     """Turn in a stream that arrives in these pieces."""
     asked, splitter = request(), EventSplitter(1 << 20)
-    found = TurnReader(asked.input_ids, asked.params)
+    found = TurnReader(asked.input_ids, asked.params, vocab_size=100)
     for piece in pieces:
         for payload in splitter.feed(piece):
-            found.add(payload)
+            found.add(event_of(payload))
     return found
 
 
@@ -77,10 +78,13 @@ def test_turn_is_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
         (event([7], logprobs=None), "1 ids with 0 logprobs"),
         (event([7], logprobs={"token_logprobs": [None]}), "without its logprob"),
         (event([7], logprobs={"token_logprobs": [-9999.0]}), "without its logprob"),
+        (event([7], logprobs={"token_logprobs": [float("nan")]}), "without its logprob"),
         (event([7] * 5), "more than 4 ids"),
-        (event([7], finish="stop"), "not asked for: stop"),
-        (event([7], finish="length"), "not asked for: length"),
-        (event([7], finish="abort"), "not asked for: abort"),
+        (event([-1]), "that its model does not have"),
+        (event([7, 100]), "that its model does not have"),
+        (event([7], finish="stop"), "not asked for: 'stop'"),
+        (event([7], finish="length"), "not asked for: 'length'"),
+        (event([7], finish="abort"), "not asked for: 'abort'"),
         (b'data: {"error": {"message": "out of memory"}}\n\n', "vLLM failed: out of memory"),
         (b"data: {\n\n", "can't be read"),
         (b"data: [1]\n\n", "can't be read"),
@@ -194,6 +198,36 @@ async def test_turn_comes_over_http_and_statistics_return_to_zero() -> None:
         assert (found.queued, found.running, found.finished, found.sampled_tokens) == (0, 0, 1, 4)
     with pytest.raises(EngineUnavailable):
         await engine.generate(request())
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        b'data: {"choices": [' + b"[]," * 4_000_000 + b"[]]}\n\n",
+        b'data: {"choices": [{"token_ids": [' + b"1000000," * 1_400_000 + b"1]}]}\n\n",
+        b'data: {"error": {"message": {' + b",".join(b'"%d": 1' % n for n in range(900_000)) + b"}}}\n\n",
+    ],
+    ids=["lists", "ids", "error"],
+)
+async def test_large_events_are_not_read_on_the_event_loop(large: bytes) -> None:
+    """By the CPU time of its thread between two turns: `json.loads` would take 0.2 to 2 s of it."""
+
+    async def answer(got: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(got)
+        for start in range(0, len(large), 65536):
+            await response.write(large[start : start + 65536])
+        return response
+
+    async with served(answer) as engine:
+        asked = asyncio.ensure_future(engine.generate(request()))
+        longest, last = 0.0, time.thread_time()
+        while not asked.done():
+            await asyncio.sleep(0)
+            longest, last = max(longest, time.thread_time() - last), time.thread_time()
+        with pytest.raises(EngineUnavailable):
+            await asked
+    assert longest < 0.1
 
 
 async def test_time_limit_returns_what_there_is_and_ends_the_generation() -> None:

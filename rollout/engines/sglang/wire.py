@@ -11,7 +11,6 @@ and one at the end.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -23,7 +22,7 @@ from rollout.engines.base import (
     SamplingParams,
     VersionSpan,
 )
-from rollout.engines.http import error_text
+from rollout.engines.http import brief, error_text
 
 _BYTES_PER_ID = 256
 """Most bytes per id of an answer: in `output_ids`, with its logprob, and as text, at most some tens of bytes."""
@@ -63,7 +62,7 @@ def max_answer_bytes(params: SamplingParams) -> int:
 
 
 class AnswerReader:
-    """`add` each payload; it gives the answer, without times, when the last one came.
+    """`add` each event; it gives the answer, without times, when the last one came.
 
     incremental: the server sends only what is new in each event (`--incremental-streaming-output`).
     """
@@ -82,32 +81,32 @@ class AnswerReader:
         """Says whether an id was sampled."""
         return bool(self._ids)
 
-    def add(self, payload: bytes) -> GenerationResult | None:
+    def add(self, event: Any) -> GenerationResult | None:
         """None while the request goes on. Raises EngineUnavailable for an error or nonsense."""
         try:
-            event = json.loads(payload)
             if "error" in event:
                 raise EngineUnavailable(f"sglang refused a turn: {error_text(event)}")
             return self._event(event)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            shown = payload[:200].decode(errors="replace")
-            raise EngineUnavailable(f"sglang answered what can't be read ({error!r}): {shown}") from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+            raise EngineUnavailable(f"sglang answered what can't be read ({error!r:.300}): {brief(event)}") from None
 
     def _event(self, event: dict[str, Any]) -> GenerationResult | None:
         meta = event["meta_info"]
         if not self._incremental:
             self._ids, self._logprobs = [], []
+        if len(event["output_ids"]) > (wanted := self._params.max_new_tokens):
+            raise EngineUnavailable(f"sglang answered {len(event['output_ids'])} ids, {wanted} were wanted")
         for token, (logprob, beside, _) in zip(
             event["output_ids"], meta.get("output_token_logprobs") or (), strict=True
         ):
             if token != beside or not isinstance(token, int) or not 0 <= token < self._vocab_size:
-                raise EngineUnavailable(f"sglang answered id {token!r} with the logprob of id {beside!r}")
+                raise EngineUnavailable(f"sglang answered id {brief(token)} with the logprob of id {brief(beside)}")
             if not isinstance(logprob, (int, float)) or not math.isfinite(logprob):
-                raise EngineUnavailable(f"sglang answered id {token} with logprob {logprob!r}")
+                raise EngineUnavailable(f"sglang answered id {token} with logprob {brief(logprob)}")
             self._ids.append(token)
             self._logprobs.append(float(logprob))
-        if "completion_tokens" in meta and meta["completion_tokens"] != len(self._ids):
-            raise EngineUnavailable(f"sglang answered {len(self._ids)} ids and counts {meta['completion_tokens']}")
+        if (told := meta.get("completion_tokens", len(self._ids))) != len(self._ids):
+            raise EngineUnavailable(f"sglang answered {len(self._ids)} ids and counts {brief(told)}")
         if isinstance(meta.get("queue_time"), (int, float)):
             self.queue_s = max(0.0, float(meta["queue_time"]))
         reason = meta["finish_reason"]
@@ -129,7 +128,7 @@ class AnswerReader:
             return FinishReason.STOP
         if kind == "length" and sampled == wanted:
             return FinishReason.LENGTH
-        raise EngineUnavailable(f"sglang ended a turn of {wanted} ids after {sampled}: {json.dumps(reason)[:300]}")
+        raise EngineUnavailable(f"sglang ended a turn of {wanted} ids after {sampled}: {brief(reason)}")
 
     def _versions(self, meta: dict[str, Any]) -> tuple[VersionSpan, ...]:
         if not self._ids:
@@ -140,5 +139,5 @@ class AnswerReader:
         spans = tuple(VersionSpan(str(span["version"]), int(span["start"]), int(span["end"])) for span in told)
         edges = [0, *(span.end for span in spans)]
         if [span.start for span in spans] != edges[:-1] or edges[-1] != len(self._ids):
-            raise EngineUnavailable(f"sglang's weight versions don't cover {len(self._ids)} ids: {told}")
+            raise EngineUnavailable(f"sglang's weight versions don't cover {len(self._ids)} ids: {brief(told)}")
         return spans

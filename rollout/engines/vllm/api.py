@@ -8,7 +8,7 @@ requests for which it would not be the one that engines promise are refused.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +16,7 @@ from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
+from rollout.engines.http import brief, error_text
 
 MAX_EVENT_BYTES = 16 << 20
 """Largest event of a stream. The first one repeats the prompt's ids, at most eight characters each."""
@@ -104,6 +105,7 @@ class TurnReader:
 
     input_ids: Sequence[int]
     params: SamplingParams
+    vocab_size: int
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -111,21 +113,21 @@ class TurnReader:
     done: bool = False
     """The stream has said that it is complete."""
 
-    def add(self, payload: bytes) -> None:
-        """The next event of the stream."""
-        if payload == b"[DONE]":
+    def add(self, event: Any) -> None:
+        """The next event of the stream; None at its end."""
+        if event is None:
             if self.finish is None:
                 raise EngineUnavailable("vLLM ended the stream before the turn was complete")
             self.done = True
             return
         try:
-            self._take_event(json.loads(payload))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-            raise EngineUnavailable(f"vLLM sent an event that can't be read: {error!r}") from None
+            self._take_event(event)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
+            raise EngineUnavailable(f"vLLM sent an event that can't be read: {error!r:.300}") from None
 
     def _take_event(self, event: dict[str, Any]) -> None:
         if event.get("error"):
-            raise EngineUnavailable(f"vLLM failed: {str(event['error'].get('message'))[:200]}")
+            raise EngineUnavailable(f"vLLM failed: {error_text(event)}")
         details = (event.get("usage") or {}).get("prompt_tokens_details") or {}
         self.cached_tokens = details.get("cached_tokens") or self.cached_tokens
         for choice in event.get("choices") or ():
@@ -139,14 +141,16 @@ class TurnReader:
         if ids is None:
             raise EngineUnavailable("vLLM returns no token ids: return_token_ids needs vLLM 0.10.2 or newer")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        if len(self.ids) + len(ids) > self.params.max_new_tokens:
+            raise EngineUnavailable(f"vLLM sampled more than {self.params.max_new_tokens} ids")
         if len(logprobs) != len(ids):
             raise EngineUnavailable(f"vLLM sent {len(ids)} ids with {len(logprobs)} logprobs")
-        if any(logprob is None or logprob <= _LOWEST_LOGPROB for logprob in logprobs):
+        if not all(isinstance(each, int) and 0 <= each < self.vocab_size for each in ids):
+            raise EngineUnavailable(f"vLLM sent ids that its model does not have: {brief(ids)}")
+        if any(each is None or each <= _LOWEST_LOGPROB or not math.isfinite(each) for each in logprobs):
             raise EngineUnavailable("vLLM sent an id without its logprob")
         self.ids += ids
-        self.logprobs += (float(logprob) for logprob in logprobs)
-        if len(self.ids) > self.params.max_new_tokens:
-            raise EngineUnavailable(f"vLLM sampled more than {self.params.max_new_tokens} ids")
+        self.logprobs += map(float, logprobs)
         reason = choice.get("finish_reason")
         if reason is not None:
             self.finish = self._finish(reason)
@@ -156,4 +160,4 @@ class TurnReader:
             return FinishReason.STOP
         if reason == "length" and len(self.ids) == self.params.max_new_tokens:
             return FinishReason.LENGTH
-        raise EngineUnavailable(f"vLLM ended the turn for a reason that was not asked for: {reason}")
+        raise EngineUnavailable(f"vLLM ended the turn for a reason that was not asked for: {brief(reason)}")

@@ -105,7 +105,7 @@ class VllmEngine:
         check_request(request, vocab_size=self.vocab_size, max_model_tokens=self.max_model_tokens)
         check_exact(request.params, self._mode)
         flight = _Flight(self._clock.now())
-        reader = TurnReader(request.input_ids, request.params)
+        reader = TurnReader(request.input_ids, request.params, self.vocab_size)
         try:
             with self._figures.turn():
                 aborted = await self._read(request, reader, flight)
