@@ -79,8 +79,8 @@ class Scored:
 
 
 _IDS, _LOGPROBS = "I", "d"
-"""Codes of `struct` for the numbers of a turn: they are packed, little-endian, behind the line of its other fields, in a
-tenth of the time that their digits would take."""
+"""Codes of `struct` for the numbers of a turn: they are packed, little-endian, behind the line of its other fields, in
+a tenth of the time that their digits would take."""
 Entry = Opened | Sampled | Calling | Answered | Rewarded | Ended | Scored
 E = TypeVar("E", bound=Entry)
 

@@ -36,6 +36,7 @@ def test_the_wheel_has_the_packages_the_protos_and_no_tests(dist: Dist) -> None:
         "fairbox",
         "fairbox_harbor",
         "fairbox_inspect",
+        "fairbox_jupyter",
         "fairbox_verifiers",
         "limiter",
         "executor_service",
