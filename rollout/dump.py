@@ -17,6 +17,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -174,6 +175,9 @@ def write_trainer_logprobs(path: Path, rows: Iterable[tuple[str, Sequence[Sequen
         unfinished.replace(path)
     except OSError as error:
         raise DumpError(f"{path}: can't be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 def _decimal(number: float) -> float | None:

@@ -29,6 +29,8 @@ _KEEPALIVE_S = 2.0
 """Below the 5 s after which servers close an idle connection, so that none is used while it is being closed."""
 _CONNECT_S = 10.0
 """For the opening of a connection."""
+_REFUSAL_S = 10.0
+"""For the text of a refusal where a stream was wanted."""
 _MAX_JSON_BYTES = 8 << 20
 """Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
 _MOST_DEPTH, _MOST_VALUES = 64, 1_000_000
@@ -153,7 +155,9 @@ class EngineHttp:
                 response = await self._open().post(self.url + path, json=body, headers=dict(carried()))
         try:
             if response.status != 200:
-                raise await _refusal(self.url + path, response)
+                with _typed(self.url + path):
+                    async with asyncio.timeout(_REFUSAL_S):
+                        raise await _refusal(self.url + path, response)
             yield EventStream(response, self.url, max_bytes)
         finally:
             response.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from fairbox.errors import FairboxError
 from rollout.dump import TRAINER
@@ -25,15 +25,20 @@ class TrainerLines:
 
     def __init__(self, path: Path) -> None:
         self._places: dict[bytes, tuple[int, int]] = {}
-        try:
-            self._file = path.open("rb") if path.is_file() else None
-        except OSError as error:
-            raise FairboxError(f"{path}: {error.strerror or error}") from None
+        self._path = path
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        for line in () if self._file is None else read_lines(self._file):
-            if line.data is not None and (found := _ID.match(line.data)):
-                self._places[found[1]] = (line.offset, line.size)
+        if not self._path.is_file():
+            return self
+        try:
+            self._file = self._path.open("rb")
+            for line in read_lines(self._file):
+                if line.data is not None and (found := _ID.match(line.data)):
+                    self._places[found[1]] = (line.offset, line.size)
+        except OSError as error:
+            self.__exit__()
+            raise FairboxError(f"{self._path}: {error.strerror or error}") from None
         return self
 
     def __exit__(self, *_: object) -> None:

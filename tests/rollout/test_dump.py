@@ -111,6 +111,7 @@ def test_a_trainers_file_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         write_trainer_logprobs(path, (("a", [[1 / number]]) for number in (1, 0)))
     assert path.read_text() == before
+    assert list(path.parent.iterdir()) == [path]
     with pytest.raises(DumpError, match="can't be written"):
         write_trainer_logprobs(path / "2.ndjson", [])
 

@@ -230,6 +230,21 @@ async def test_large_events_are_not_read_on_the_event_loop(large: bytes) -> None
     assert longest < 0.1
 
 
+async def test_a_refusal_whose_text_never_ends_is_one_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.engines.http._REFUSAL_S", 0.3)
+
+    async def answer(got: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(got)
+        await response.write(b"oh")
+        await asyncio.sleep(60)
+        return response
+
+    async with served(answer) as engine:
+        with pytest.raises(EngineUnavailable, match="/v1/completions: no answer in time"):
+            await asyncio.wait_for(engine.generate(request()), 20)
+
+
 async def test_time_limit_returns_what_there_is_and_ends_the_generation() -> None:
     ended = asyncio.Event()
 
