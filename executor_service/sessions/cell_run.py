@@ -7,6 +7,7 @@ with its session. Invariants: when the block is left, nothing of the cell's main
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,15 +102,15 @@ class CellRun:
             self._timed_out = True
             await self._stop()
         wall_s = self._clock.now() - self._began
-        answer = self._answer()
-        if answer is not None and answer.peak_bytes > self._limits.memory_bytes and await self._has_too_much():
-            answer = None
+        answer, death = self._answer(), None
+        if answer is not None and self._is_doubtful(answer):
+            death = await self._killed_for_memory()
         elif answer is None:
             await self._lost()
         stdout, stderr = self._taken()
-        if answer is not None:
+        if answer is not None and death is None:
             return CellEnd(answer, None, self._timed_out, wall_s, stdout, stderr)
-        death = self._member.gone.result()
+        death = death or self._member.gone.result()
         outside = 0 if death.ours else self._tree.sandbox.host.killed_outside(death.facts, death.signal, wall_s)
         return CellEnd(None, death, self._timed_out, wall_s, stdout, stderr, outside)
 
@@ -178,12 +179,21 @@ class CellRun:
     def _kill(self, why: Ended, killed: Killed) -> None:
         self._tree.kill(self._member, Death(why, killed, 0, 9))
 
-    async def _has_too_much(self) -> bool:
-        """Says whether it was killed for what it uses still. Where no control group keeps the limit, a cell that ends
-        soon may do so between two looks of the init, which looks before it answers. Pages that are shared with others
-        are in the peak, and don't count."""
-        await self._tree.questions.starved_s(self._member, _EXIT_WITHIN_S)
-        return self._member.gone.done()
+    def _is_doubtful(self, answer: CellAnswer) -> bool:
+        """Says whether it may have been above the limit of memory without that having been seen yet. Where a control
+        group keeps the limit, the kernel kills one process after the other, and this answer may be about the first."""
+        return answer.peak_bytes > self._limits.memory_bytes or answer.exit_code == 128 + signal.SIGKILL
+
+    async def _killed_for_memory(self) -> Death | None:
+        """How it was killed for what it uses still, or used; None: it was not. Where no control group keeps the limit,
+        a cell that ends soon may do so between two looks of the init, which looks before it answers. Pages that are
+        shared with others are in the peak, and don't count."""
+        # A command beside a shell may have ended by itself already: the shell dies with it where memory is the reason.
+        root = self._tree.root.gone
+        whose = self._member.gone if root.done() else root
+        await self._tree.questions.starved_s(self._member, _EXIT_WITHIN_S, whose)
+        death = whose.result() if whose.done() else None
+        return death if death is not None and death.killed is not Killed.NOT else None
 
     async def _lost(self) -> None:
         """Its channel ends a moment before it; where it lives on, it is of no use without."""

@@ -26,13 +26,14 @@ class Questions:
         self.on_kept: Callable[[int], None] | None = None
         """Is told how many bytes the box holds while no cell runs, whenever that has changed by 16 MiB."""
 
-    async def starved_s(self, member: Interpreter, within_s: float) -> float:
-        """Seconds that its cell has waited for a processor so far; 0 if the init does not say it within that time."""
+    async def starved_s(self, member: Interpreter, within_s: float, death: asyncio.Future[Any] | None = None) -> float:
+        """Seconds that its cell has waited for a processor so far; 0 if the init does not say it within that time, or
+        before a `death`; None: its own."""
         number = member.pid
         answer = self._starved[number] = asyncio.get_running_loop().create_future()
         try:
             self._orders.ask_starved(number)
-            waiting: set[asyncio.Future[Any]] = {answer, member.gone}
+            waiting: set[asyncio.Future[Any]] = {answer, death or member.gone}
             await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else 0.0
         finally:
