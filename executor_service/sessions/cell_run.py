@@ -185,9 +185,9 @@ class CellRun:
         return answer.peak_bytes > self._limits.memory_bytes or answer.exit_code == 128 + signal.SIGKILL
 
     async def _killed_for_memory(self) -> Death | None:
-        """How it was killed for what it uses still, or used; None: it was not. Where no control group keeps the limit,
-        a cell that ends soon may do so between two looks of the init, which looks before it answers. Pages that are
-        shared with others are in the peak, and don't count."""
+        """Its death for what it uses still, or used; None: it was not killed for that. Where no control group keeps the
+        limit, a cell that ends soon may do so between two looks of the init, which looks before it answers. Pages that
+        are shared with others are in the peak, and don't count."""
         # A command beside a shell may have ended by itself already: the shell dies with it where memory is the reason.
         root = self._tree.root.gone
         whose = self._member.gone if root.done() else root
