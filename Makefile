@@ -123,7 +123,7 @@ test-templates: $(VENV)/.dev  ## Fetch the chat templates of 70 models (77 MB), 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang
 
-test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-inspect/.done .venv-smolagents/.done .venv-jupyter/.done .venv-openenv/.done  ## Run the tests inside verl, SkyRL, verifiers, inspect_ai, smolagents, Jupyter, OpenEnv and Harbor (8 environments)
+test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-inspect/.done .venv-smolagents/.done .venv-jupyter/.done .venv-openenv/.done .venv-e2b/.done  ## Run the tests inside verl, SkyRL, verifiers, inspect_ai, smolagents, Jupyter, OpenEnv, E2B's SDKs and Harbor (9 environments)
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
@@ -131,6 +131,7 @@ test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done .venv-ins
 	.venv-smolagents/bin/python -m pytest tests/interop -m smolagents
 	.venv-jupyter/bin/python -m pytest tests/interop -m jupyter
 	.venv-openenv/bin/python -m pytest tests/interop -m openenv
+	.venv-e2b/bin/python -m pytest tests/interop -m e2b
 	@if [ -z "$(NEWEST)" ]; then echo "harbor: skipped, there is no Python newer than 3.11"; \
 	else $(MAKE) --no-print-directory VENV=.venv-newest PYTHON=$(NEWEST) .venv-harbor/.done && .venv-harbor/bin/python -m pytest tests/interop -m harbor; fi
 
@@ -226,7 +227,7 @@ nfs-on-kernel/%:
 	@KERNEL_TIMEOUT=$${KERNEL_TIMEOUT:-3600} tests/kernel/boot.sh $* -m "kernel or not soak" $(if $(filter nfs-root,$*),tests/kernel/test_nfs.py,$(NFS_TESTS))
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-jupyter .venv-openenv .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers .venv-inspect .venv-smolagents .venv-jupyter .venv-openenv .venv-e2b .venv-harbor $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .tests-kernel .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

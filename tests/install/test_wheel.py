@@ -34,6 +34,7 @@ def test_the_wheel_has_the_packages_the_protos_and_no_tests(dist: Dist) -> None:
     assert protos == {name.partition("/share/fairbox/")[2] for name in names if name.endswith(".proto")}
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "fairbox",
+        "fairbox_e2b",
         "fairbox_harbor",
         "fairbox_inspect",
         "fairbox_jupyter",
