@@ -41,7 +41,8 @@ _MOST_BODY, _MOST_FILE = 8 << 20, 256 << 20
 _MOST_VALUES, _MOST_DEPTH, _MOST_FILES = 10_000, 16, 256
 _TRANSFERS = 4
 """Files that are read or written at once."""
-_TRANSFER_S, _LATE_S, _BODY_S = 600.0, 60.0, 60.0
+_TRANSFER_S, _LATE_S, _BODY_S, _STALL_S = 600.0, 60.0, 60.0, 20.0
+"""Most seconds for a file, for a command beyond its own time, for a body, and for a client to take or give a piece."""
 _SPOOLED = 1 << 20
 _MOST_COMMAND = 100_000
 """Bytes of a command: Linux allows one argument 128 KiB."""
@@ -215,10 +216,11 @@ class Service:
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         async with self._transfers, asyncio.timeout(_TRANSFER_S):
             pieces = sandbox.shell.read(path, most_bytes=_MOST_FILE, user=_user(request))
-            async for piece in pieces:
+            async for piece in pieces:  # between two of them it holds nothing
                 if not response.prepared:
                     await response.prepare(request)
-                await response.write(piece)
+                async with asyncio.timeout(_STALL_S):
+                    await response.write(piece)
         return response
 
     async def write(self, request: web.Request) -> web.Response:
@@ -232,7 +234,7 @@ class Service:
                     raise Refused(400, f"a request has up to {_MOST_FILES} files, and no forms within forms")
                 path = await sandbox.path(request.query.get("path") or _file_name(part))
                 with tempfile.SpooledTemporaryFile(_SPOOLED) as file:
-                    while piece := await part.read_chunk(1 << 16):
+                    while piece := await asyncio.wait_for(part.read_chunk(1 << 16), _STALL_S):
                         if (room := room - len(piece)) < 0:
                             raise Refused(413, f"files of one request have up to {_MOST_FILE} bytes")
                         file.write(piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,23 @@ def test_only_who_has_the_token_reaches_a_sandbox(service: str, sandbox: Any) ->
     assert status_of(service, "/v2/sandboxes", b"[" * 100_000, X_API_KEY="x") == 400
     assert status_of(service, "/v2/sandboxes", b"{" + b" " * (9 << 20) + b"}", X_API_KEY="x") in (413, None)
     assert sandbox.is_running()
+
+
+def test_clients_that_stand_still_leave_others_served(service: str, sandbox: Any) -> None:
+    sandbox.commands.run("head -c 30000000 /dev/zero > /sandbox/large")
+    head = f"E2b-Sandbox-Id: {sandbox.sandbox_id}\r\nX-Access-Token: {sandbox._envd_access_token}\r\n"
+    read = f"GET /files?path=/sandbox/large HTTP/1.1\r\nHost: x\r\n{head}\r\n"
+    form = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 1000\r\n"
+    part = '--b\r\nContent-Disposition: form-data; name="file"; filename="/sandbox/x"\r\n\r\nbegun'
+    write = f"POST /files HTTP/1.1\r\nHost: x\r\n{head}{form}\r\n{part}"
+    host, _, port = service.removeprefix("http://").partition(":")
+    with ExitStack() as stack:
+        for said in (read, write) * 3:
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            connection.sendall(said.encode())
+        time.sleep(2)
+        sandbox.files.write("/sandbox/other", "text", request_timeout=55)
+        assert sandbox.files.read("/sandbox/other", request_timeout=55) == "text"
 
 
 def test_sandboxes_are_counted_keys_compared_and_all_end_with_the_service(server: Server, tmp_path: Path) -> None:
