@@ -223,12 +223,13 @@ async def test_nothing_of_a_deleted_session_is_left(executor: ExecutorClient, se
     marker = f"601.{uuid.uuid4().int}"
     start = f"import subprocess\nsubprocess.Popen(['sleep', '{marker}'], start_new_session=True)"
     async with executor.session() as session:
-        await session.run(f"{start}\nopen('f', 'w').write('x')")
+        result = await session.run(f"{start}\nopen('f', 'w').write('x')")
+        assert result.outcome is Outcome.FINISHED
         assert processes_with(marker)
     wait_for(lambda: not processes_with(marker) and quiet(server, level))
     assert server.status().sessions == 0
-    result = await executor.execute("import os; print(os.listdir('.'), os.listdir(os.environ['TMPDIR']))")
-    assert result.stdout.text == "['main.py'] []\n"
+    fresh = await executor.execute("import os; print(os.listdir('.'), os.listdir(os.environ['TMPDIR']))")
+    assert fresh.stdout.text == "['main.py'] []\n"
 
 
 async def test_idle_sessions_are_deleted_and_used_ones_are_not(executor: ExecutorClient) -> None:
