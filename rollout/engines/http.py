@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import reprlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, Self
 
 import aiohttp
 
-from fairbox.apart import AT_ONCE, read_apart
+from fairbox.apart import read_apart
 from fairbox.bounded_json import loads
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.telemetry.tracing import carried
 from rollout.engines.base import EngineUnavailable
+from rollout.engines.events import MOST_DEPTH, EventSplitter, error_text, event_of
 
 _KEEPALIVE_S = 2.0
 """Below the 5 s after which servers close an idle connection, so that none is used while it is being closed."""
@@ -33,11 +31,8 @@ _REFUSAL_S = 10.0
 """For the text of a refusal where a stream was wanted."""
 _MAX_JSON_BYTES = 8 << 20
 """Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
-_MOST_DEPTH, _MOST_VALUES = 64, 1_000_000
-"""Bounds of such an answer. A value takes more than eight bytes with its key, so that only nonsense has as many."""
-_DATA = b"data:"
-_BYTES_PER_VALUE = 4
-"""Fewest bytes of a value in a long event: ids and logprobs take more on average."""
+_MOST_VALUES = 1_000_000
+"""Values of such an answer. A value takes more than eight bytes with its key, so that only nonsense has as many."""
 
 
 def check_url(url: str, field: str) -> str:
@@ -54,47 +49,6 @@ class HttpRefusal(EngineUnavailable):
         super().__init__(f"{url}: HTTP {status}: {message}")
         self.status = status
         self.message = message
-
-
-class EventSplitter:
-    """Cuts a stream of server-sent events into their payloads. Raises EngineUnavailable above `max_bytes` of one."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes."""
-        rest, payloads, start = self._rest, [], 0
-        seen = max(0, len(rest) - 1)  # no event ends before this
-        rest += data
-        with memoryview(rest) as view:  # what is long is copied once
-            while (end := rest.find(b"\n\n", max(seen, start))) >= 0:
-                self._check(end - start)
-                if rest.startswith(_DATA, start, end):
-                    payloads.append(bytes(view[start + len(_DATA) : end]))
-                start = end + 2
-        self._check(len(rest) - start)
-        del rest[:start]
-        return payloads
-
-    def _check(self, size: int) -> None:
-        if size > self._max_bytes:
-            raise EngineUnavailable(f"a server answered with more than {self._max_bytes} bytes")
-
-
-def event_of(payload: bytes) -> Any:
-    """The event of a payload; None: the stream is complete. Raises EngineUnavailable."""
-    if len(payload) < AT_ONCE and payload.strip() == b"[DONE]":
-        return None
-    try:
-        if len(payload) <= AT_ONCE:
-            return json.loads(payload)
-        return loads(payload, depth=_MOST_DEPTH, left=[len(payload) // _BYTES_PER_VALUE])
-    except (ValueError, RecursionError) as error:
-        problem = f"{error!r:.300}"
-    # Outside of the handler: as its context, the error would keep all that was read until the event loop frees it.
-    raise EngineUnavailable(f"an event can't be read ({problem}): {payload[:200]!r}")
 
 
 class EventStream:
@@ -218,7 +172,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 async def _parsed(data: bytes) -> Any:
     """Its JSON. Raises ValueError."""
-    return await read_apart(len(data), partial(loads, data, depth=_MOST_DEPTH, left=[_MOST_VALUES]))
+    return await read_apart(len(data), partial(loads, data, depth=MOST_DEPTH, left=[_MOST_VALUES]))
 
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
@@ -228,26 +182,3 @@ async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
     except ValueError:
         message = data[:300].decode(errors="replace")
     return HttpRefusal(url, response.status, message)
-
-
-def error_text(event: Any) -> str:
-    """Message of an error's body, at most 300 characters of it."""
-    error = event.get("error", event) if isinstance(event, dict) else event
-    text = error.get("message", error) if isinstance(error, dict) else error
-    return text[:300] if isinstance(text, str) else brief(text)
-
-
-class _Brief(reprlib.Repr):
-    """Looks at the beginning alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = 200
-
-    def repr_dict(self, value: dict[Any, Any], level: int) -> str:
-        return super().repr_dict(dict(islice(value.items(), self.maxdict + 1)), level)  # which would sort them all
-
-
-def brief(value: Any) -> str:
-    """At most 300 characters of what a server sent, however much it is."""
-    return _Brief().repr(value)[:300]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams, VersionSpan
-from rollout.engines.http import EventSplitter, event_of
+from rollout.engines.events import EventSplitter, event_of
 from rollout.engines.sglang.wire import AnswerReader, generate_body, max_answer_bytes
 
 FIRST = (

@@ -23,7 +23,7 @@ from fairbox.errors import FieldErrors
 from rollout.config import EngineSettings
 from rollout.engine_choice import make_engine
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, ReplicatedEngine, SamplingParams
-from rollout.engines.http import EventSplitter, event_of
+from rollout.engines.events import EventSplitter, event_of
 from rollout.engines.replicas import placement
 from rollout.engines.vllm.api import LogprobsMode, TurnReader, check_exact, completion_body, longest_context
 from rollout.engines.vllm.engine import VllmEngine

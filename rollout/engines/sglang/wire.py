@@ -22,7 +22,7 @@ from rollout.engines.base import (
     SamplingParams,
     VersionSpan,
 )
-from rollout.engines.http import brief, error_text
+from rollout.engines.events import brief, error_text
 
 _BYTES_PER_ID = 256
 """Most bytes per id of an answer: in `output_ids`, with its logprob, and as text, at most some tens of bytes."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
-from rollout.engines.http import brief, error_text
+from rollout.engines.events import brief, error_text
 
 MAX_EVENT_BYTES = 16 << 20
 """Largest event of a stream. The first one repeats the prompt's ids, at most eight characters each."""
