@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import builtins
 import codecs
 import hmac
@@ -30,22 +29,21 @@ from aiohttp import BodyPartReader, web
 
 from executor_service import ExecutionResult, ExecutorError, Outcome, SandboxLost
 from executor_service.errors import InvalidRequest, NotFound, SessionBusy, SessionNotFound
-from fairbox import bounded_json
 from fairbox.apart import read_apart
+from fairbox_e2b.requests import MOST_BODY, deadline_of, file_name_of, number_of, read_body, text_of, texts_of, user_of
 from fairbox_e2b.sandbox import DEFAULT_CONTEXT, Command, Refused, Sandbox, Sandboxes, json_line
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENVD_VERSION = "0.5.6"
 """Version of E2B's daemon that this stands for: the last one to which the SDKs send files as forms alone."""
-_MOST_BODY, _MOST_FILE = 8 << 20, 256 << 20
-_MOST_VALUES, _MOST_DEPTH, _MOST_FILES = 10_000, 16, 256
+_MOST_FILE, _MOST_FILES = 256 << 20, 256
 _TRANSFERS = 4
 """Files that are read or written at once."""
-_TRANSFER_S, _LATE_S, _BODY_S, _STALL_S = 600.0, 60.0, 60.0, 20.0
-"""Most seconds for a file, for a command beyond its own time, for a body, and for a client to take or give a piece."""
+_TRANSFER_S, _LATE_S, _STALL_S = 600.0, 60.0, 20.0
+"""Most seconds for a file, for a command beyond its own time, and for a client to take or give a piece."""
 _SPOOLED = 1 << 20
-_MOST_COMMAND = 100_000
-"""Bytes of a command: Linux allows one argument 128 KiB."""
+_MOST_CODE, _MOST_METADATA, _MOST_COMMAND = 1 << 20, 16 << 10, 100_000
+"""Characters, and bytes of a command: Linux allows one argument 128 KiB."""
 _DEFAULT_TIMEOUT_S = 300
 _EXISTS, _FOLDER, _MISSING, _DENIED, _NO_FOLDER, _NO_TOOL = range(120, 126)
 """Exit codes of the scripts below."""
@@ -70,7 +68,6 @@ mkdir -p -- "$(dirname -- "$2")" && mv -f -- "$1" "$2" || exit {_DENIED}; shown 
 find "$1/" -mindepth 1 -maxdepth "$2" -exec stat -c '%f %s %Y %U %G %n' -- {{}} + 2>/dev/null; :""",
 }
 _ENTRY = re.compile(r"([0-9a-f]{1,8}) (\d{1,18}) (-?\d{1,11})(?:\.\d+)? (\S+) (\S+) (/.*)")
-_FILE_NAME = re.compile(r'filename="((?:[^"\\]|\\.)*)"')
 _TYPES = {stat.S_IFDIR: "FILE_TYPE_DIRECTORY", stat.S_IFREG: "FILE_TYPE_FILE", stat.S_IFLNK: "FILE_TYPE_SYMLINK"}
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
@@ -92,7 +89,7 @@ _LOG = logging.getLogger("fairbox_e2b")
 def application(sandboxes: Sandboxes, key: bytes) -> web.Application:
     """The routes. `key`: what clients have to know; empty: nothing."""
     service = Service(sandboxes, key)
-    made = web.Application(middlewares=[_errors], client_max_size=_MOST_BODY)
+    made = web.Application(middlewares=[_errors], client_max_size=MOST_BODY)
     for method, path, handler in (
         ("POST", "/v2/sandboxes", service.create),
         ("GET", "/v2/sandboxes", service.list),
@@ -128,15 +125,15 @@ class Service:
 
     async def create(self, request: web.Request) -> web.Response:
         self._check_key(request)
-        body = await _body(request)
+        body = await read_body(request)
         for name in ("autoPause", "mcp", "network", "iam", "volumeMounts"):
             if body.get(name):
                 raise Refused(501, f"{name} is not supported by fairbox")
         sandbox = await self._sandboxes.create(
-            _text(body, "templateID"),
-            timeout=_number(body, "timeout", _DEFAULT_TIMEOUT_S),
-            env=_texts(body, "envVars"),
-            metadata=_texts(body, "metadata"),
+            text_of(body, "templateID"),
+            timeout=number_of(body, "timeout", _DEFAULT_TIMEOUT_S),
+            env=texts_of(body, "envVars"),
+            metadata=texts_of(body, "metadata", most=_MOST_METADATA),
         )
         return web.json_response(_shown(sandbox, secret=True), status=201)
 
@@ -157,14 +154,14 @@ class Service:
         return web.Response(status=204)
 
     async def set_timeout(self, request: web.Request) -> web.Response:
-        sandbox, body = self._named(request), await _body(request)
-        self._sandboxes.set_timeout(sandbox, _number(body, "timeout", _DEFAULT_TIMEOUT_S))
+        sandbox, body = self._named(request), await read_body(request)
+        self._sandboxes.set_timeout(sandbox, number_of(body, "timeout", _DEFAULT_TIMEOUT_S))
         return web.Response(status=204)
 
     async def connect(self, request: web.Request) -> web.Response:
         """Gives access to a sandbox that lives, and more time if less was left."""
-        sandbox, body = self._named(request), await _body(request)
-        timeout = _number(body, "timeout", _DEFAULT_TIMEOUT_S)
+        sandbox, body = self._named(request), await read_body(request)
+        timeout = number_of(body, "timeout", _DEFAULT_TIMEOUT_S)
         if timeout > (sandbox.ends - datetime.now(UTC)).total_seconds():
             self._sandboxes.set_timeout(sandbox, timeout)
         return web.json_response(_shown(sandbox, secret=True))
@@ -174,13 +171,15 @@ class Service:
         return web.Response(status=204)
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
-        sandbox, body = self._sandbox(request), await _body(request)
-        if (language := _text(body, "language") or "python") != "python":
+        sandbox, body = self._sandbox(request), await read_body(request)
+        if (language := text_of(body, "language") or "python") != "python":
             raise Refused(501, f"language is {language[:40]!r}, fairbox's run_code runs python; see commands.run")
         decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        context = _text(body, "context_id") or DEFAULT_CONTEXT
-        async with aclosing(sandbox.run_code(_text(body, "code"), context, _texts(body, "env_vars"))) as events:
+        context, code = text_of(body, "context_id") or DEFAULT_CONTEXT, text_of(body, "code")
+        if len(code) > _MOST_CODE:
+            raise Refused(413, f"code may have up to {_MOST_CODE} characters: write a file, and import it")
+        async with aclosing(sandbox.run_code(code, context, texts_of(body, "env_vars"))) as events:
             async for event in events:
                 if not response.prepared:
                     await response.prepare(request)
@@ -191,10 +190,10 @@ class Service:
         return response
 
     async def add_context(self, request: web.Request) -> web.Response:
-        sandbox, body = self._sandbox(request), await _body(request)
-        if (language := _text(body, "language") or "python") != "python":
+        sandbox, body = self._sandbox(request), await read_body(request)
+        if (language := text_of(body, "language") or "python") != "python":
             raise Refused(501, f"language is {language[:40]!r}, contexts of fairbox are of python")
-        folder = await sandbox.path(_text(body, "cwd"))
+        folder = await sandbox.path(text_of(body, "cwd"))
         return web.json_response({"id": sandbox.add_context(folder), "language": "python", "cwd": folder})
 
     async def contexts(self, request: web.Request) -> web.Response:
@@ -215,7 +214,7 @@ class Service:
         path = await sandbox.path(request.query.get("path", ""))
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         async with self._transfers, asyncio.timeout(_TRANSFER_S):
-            pieces = sandbox.shell.read(path, most_bytes=_MOST_FILE, user=_user(request))
+            pieces = sandbox.shell.read(path, most_bytes=_MOST_FILE, user=user_of(request))
             async for piece in pieces:  # between two of them it holds nothing
                 if not response.prepared:
                     await response.prepare(request)
@@ -232,24 +231,24 @@ class Service:
             async for part in await request.multipart():
                 if not isinstance(part, BodyPartReader) or len(written) >= _MOST_FILES:
                     raise Refused(400, f"a request has up to {_MOST_FILES} files, and no forms within forms")
-                path = await sandbox.path(request.query.get("path") or _file_name(part))
+                path = await sandbox.path(request.query.get("path") or file_name_of(part))
                 with tempfile.SpooledTemporaryFile(_SPOOLED) as file:
                     while piece := await asyncio.wait_for(part.read_chunk(1 << 16), _STALL_S):
                         if (room := room - len(piece)) < 0:
                             raise Refused(413, f"files of one request have up to {_MOST_FILE} bytes")
                         file.write(piece)
                     file.seek(0)
-                    await sandbox.shell.write(path, file, user=_user(request))  # type: ignore[arg-type]  # has `read`
+                    await sandbox.shell.write(path, file, user=user_of(request))  # type: ignore[arg-type]  # has `read`
                 written.append({"path": path, "name": path.rpartition("/")[2], "type": "file"})
         return web.json_response(written)
 
     async def files(self, request: web.Request) -> web.Response:
-        sandbox, body, call = self._sandbox(request), await _body(request), request.match_info["call"]
-        first = await sandbox.path(_text(body, "source" if call == "Move" else "path"))
-        second = str(_number(body, "depth", 0) or 1) if call == "ListDir" else ""
+        sandbox, body, call = self._sandbox(request), await read_body(request), request.match_info["call"]
+        first = await sandbox.path(text_of(body, "source" if call == "Move" else "path"))
+        second = str(number_of(body, "depth", 0) or 1)
         if call == "Move":
-            second = await sandbox.path(_text(body, "destination"))
-        result = await sandbox.script(_STAT + _SCRIPTS[call], first, second, user=_user(request))
+            second = await sandbox.path(text_of(body, "destination"))
+        result = await sandbox.script(_STAT + _SCRIPTS[call], first, second, user=user_of(request))
         if result.exit_code:
             status, text = _PROBLEMS.get(result.exit_code, (500, "{}"))
             at = second if call == "Move" and result.exit_code != _MISSING else first
@@ -260,7 +259,7 @@ class Service:
         return web.Response(body=answer, content_type="application/json")
 
     async def start(self, request: web.Request) -> web.StreamResponse:
-        sandbox, body = self._sandbox(request), await _body(request, enveloped=True)
+        sandbox, body = self._sandbox(request), await read_body(request, enveloped=True)
         if body.get("pty") or body.get("stdin"):
             raise Refused(501, "commands of fairbox have neither a terminal nor standard input")
         config = body.get("process")
@@ -269,20 +268,20 @@ class Service:
         args = config.get("args") or []
         if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
             raise Refused(400, "process.args must be texts")
-        words = [_text(config, "cmd"), *args]
+        words = [text_of(config, "cmd"), *args]
         # The form of `commands.run`. Beside a session's shell a command has a shell of its own already.
         command = words[3] if words[:3] == ["/bin/bash", "-l", "-c"] and len(words) == 4 else shlex.join(words)
-        if folder := _text(config, "cwd"):
+        if folder := text_of(config, "cwd"):
             command = f"cd -- {shlex.quote(folder)} || exit\n{command}"
         if len(command.encode(errors="replace")) > _MOST_COMMAND:
             raise Refused(400, f"a command has up to {_MOST_COMMAND} bytes: write a file, and run it")
         started = sandbox.start(
-            command, config, env=_texts(config, "envs"), user=_user(request), seconds=_deadline_s(request)
+            command, config, env=texts_of(config, "envs"), user=user_of(request), seconds=deadline_of(request)
         )
         return await _follow(request, started, 0)
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
-        command = _selected(self._sandbox(request), await _body(request, enveloped=True))
+        command = _selected(self._sandbox(request), await read_body(request, enveloped=True))
         return await _follow(request, command, len(command.chunks))
 
     async def commands(self, request: web.Request) -> web.Response:
@@ -290,7 +289,7 @@ class Service:
         return web.json_response({"processes": [{"pid": each.pid, "config": each.config} for each in running]})
 
     async def signal(self, request: web.Request) -> web.Response:
-        sandbox, body = self._sandbox(request), await _body(request)
+        sandbox, body = self._sandbox(request), await read_body(request)
         command = _selected(sandbox, body)
         if body.get("signal") != "SIGNAL_SIGKILL":
             raise Refused(501, "commands of fairbox can be killed, and get no other signal")
@@ -349,73 +348,6 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     return web.json_response({"code": status, "message": message[:2000]}, status=status, headers=retry)
 
 
-async def _body(request: web.Request, *, enveloped: bool = False) -> dict[str, Any]:
-    """A body of JSON; `enveloped`, as the first message of a stream."""
-    if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise Refused(501, "bodies must not be compressed")
-    async with asyncio.timeout(_BODY_S):
-        data = await request.read()
-    if enveloped:
-        if len(data) < 5 or data[0] or len(data) - 5 != int.from_bytes(data[1:5], "big"):
-            raise Refused(400, "the body is not one message that is not compressed")
-        data = data[5:]
-
-    def parsed() -> Any:
-        return bounded_json.loads(data or b"{}", depth=_MOST_DEPTH, left=[_MOST_VALUES])
-
-    found = await read_apart(len(data), parsed)
-    if not isinstance(found, dict):
-        raise Refused(400, "the body must be an object of JSON")
-    return found
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name) or ""
-    if not isinstance(value, str) or "\0" in value:
-        raise Refused(400, f"{name} must be a text")
-    return value
-
-
-def _texts(body: dict[str, Any], name: str) -> dict[str, str]:
-    value = body.get(name) or {}
-    if not isinstance(value, dict) or not all(isinstance(each, str) and "\0" not in each for each in value.values()):
-        raise Refused(400, f"{name} must be an object of texts")
-    return value
-
-
-def _number(body: dict[str, Any], name: str, default: int) -> int:
-    value = body.get(name, default)
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise Refused(400, f"{name} must be a whole number")
-    return value
-
-
-def _user(request: web.Request) -> str:
-    """User that a request is for; empty: the sandbox's own."""
-    scheme, _, value = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "basic":
-        return request.query.get("username", "")
-    try:
-        return base64.b64decode(value, validate=True).decode().partition(":")[0]
-    except (binascii.Error, UnicodeDecodeError):
-        raise Refused(400, "the header Authorization is not of the form Basic") from None
-
-
-def _deadline_s(request: web.Request) -> float:
-    text = request.headers.get("Connect-Timeout-Ms", "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 11):
-        raise Refused(400, "Connect-Timeout-Ms must be a number")
-    return int(text) / 1000
-
-
-def _file_name(part: BodyPartReader) -> str:
-    """Path of a file of a form. aiohttp's own takes the slash from its beginning."""
-    found = _FILE_NAME.search(part.headers.get("Content-Disposition", ""))
-    if found is None:
-        raise Refused(400, "a file has no name")
-    return re.sub(r"\\(.)", r"\1", found[1]).replace("%22", '"')
-
-
 def _selected(sandbox: Sandbox, body: dict[str, Any]) -> Command:
     selector = body.get("process")
     pid = selector.get("pid") if isinstance(selector, dict) else None
@@ -458,8 +390,9 @@ def _entries(result: ExecutionResult, *, many: bool) -> bytes:
             "group": match[5],
             "modifiedTime": datetime.fromtimestamp(max(0, int(match[3])), UTC).isoformat().replace("+00:00", "Z"),
         }
-        found.append(entry)
-    return json.dumps({"entries": found} if many else {"entry": found[0]} if found else {}).encode()
+        found.append(json.dumps(entry))  # one by one: a text of megabytes would hold the event loop
+    text = f'"entries": [{", ".join(found)}]' if many else f'"entry": {found[0]}' if found else ""
+    return f"{{{text}}}".encode()
 
 
 def _envelope(flags: int, message: object) -> bytes:

@@ -109,7 +109,7 @@ class FairboxKernel(Kernel):  # type: ignore[misc]
         """No signal is wanted: cells are interrupted by a message."""
 
     def post_handler_hook(self) -> None:
-        """As above."""
+        """No signal was wanted."""
 
     def _interrupt(self) -> None:
         if self._cell is not None:

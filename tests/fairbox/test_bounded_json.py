@@ -58,6 +58,8 @@ def test_what_json_loads_refuses_is_refused(text: str) -> None:
 LARGE = {
     "lists": '["l",[' + '["l",[]],' * 200_000 + "1]]",
     "numbers": '["l",[' + "1," * 1_000_000 + "1]]",
+    "rows": '["l",[' + "[1,null]," * 300_000 + "1]]",
+    "no rows": '["l",[' + f"[{'1,' * 8000}[]]," * 60 + "1]]",
     "long numbers": '["l",[' + f"1{'0' * 4200}," * 1000 + "1]]",
     "escapes": '"' + "\\n" * (4 << 20) + '"',
 }

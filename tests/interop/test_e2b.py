@@ -309,6 +309,14 @@ def test_a_sandbox_that_code_has_ended_is_not_running(server: Server) -> None:
     sandbox.kill()
 
 
+def test_what_is_too_large_is_refused_by_its_bound(sandbox: Any) -> None:
+    with pytest.raises(e2b.SandboxException, match="code may have up to 1048576 characters"):
+        sandbox.run_code("#" * (1 << 20) + "1")
+    with pytest.raises(e2b.SandboxException, match="metadata may have up to 16384 characters"):
+        Sandbox.create(metadata={"task": "x" * 16384})
+    assert sandbox.run_code("1").text == "1"
+
+
 def test_only_who_has_the_token_reaches_a_sandbox(service: str, sandbox: Any) -> None:
     named = {"E2b_Sandbox_Id": sandbox.sandbox_id}
     assert status_of(service, "/health", **named) == 401

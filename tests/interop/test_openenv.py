@@ -22,7 +22,7 @@ from openenv.core.generic_client import GenericEnvClient
 from fairbox.net.ports import free_port
 from rollout.data import read_rows
 from rollout.stack import LocalStack
-from tests.rollout.services import nothing_left
+from tests.rollout.services import executor_status, nothing_left
 
 pytestmark = [pytest.mark.openenv, pytest.mark.asyncio(loop_scope="module")]
 ROOT = Path(__file__).parents[2]
@@ -104,6 +104,23 @@ async def test_bad_actions_are_refused_and_the_episode_goes_on(url: str, action:
         with pytest.raises(RuntimeError, match=sentence):
             await client.step(action)
         assert (await client.step({"code": "print(1)"})).observation["output"].strip() == "1"
+
+
+async def test_more_clients_than_may_play_are_refused(url: str) -> None:
+    async with episode(url, index=0), episode(url, index=0):
+        with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):
+            async with episode(url, index=0):
+                pass
+
+
+async def test_a_client_that_goes_away_leaves_nothing(stack: LocalStack) -> None:
+    ports = stack.ports
+    with serving(f"tool.executor={ports.executor}", f"tool.limiter={ports.limiter}", "tool.mode=session") as url:
+        async with episode(url, index=0) as (client, _):
+            await client.step({"code": "x = 1"})
+            assert (await client.step({"code": "print(x)"})).observation["output"].strip() == "1"
+            assert (await executor_status(stack)).sessions == 1
+        await nothing_left(stack)
 
 
 async def test_problems_that_are_not_there_are_named(url: str) -> None:
